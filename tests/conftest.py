@@ -6,7 +6,7 @@ import importlib.util
 import hypothesis
 import pytest
 
-pytest_plugins = ["selection", "time_limits"]
+pytest_plugins = ["rank_server", "selection", "time_limits"]
 
 # No deadline, as the machine may be busy. tests/run.py chooses by --hypothesis-profile.
 hypothesis.settings.register_profile("quick", deadline=None, max_examples=25, derandomize=True)

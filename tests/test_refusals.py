@@ -1,11 +1,11 @@
 """Every command line that a program refuses: one line, exit code 2, and nothing written.
 
-`tests/refusals/<program>.toml` has a table `[[refusal]]` for each:
+`tests/refusals/<program>.toml` has a table `[[refusal]]` for each, or a line of the array `refusal`:
 
-    id          of the test
     arguments   of the program, split like a shell does; or a list of them
+    id          of the test; may be left out if the arguments are one text
     line        what follows "PROGRAM: error: ", a regular expression of the whole line
-    given       names of functions in `tests/support/given/<program>.py` that prepare the current folder; may be left out
+    given       functions of `tests/support/given/<program>.py` that prepare the current folder; may be left out
 """
 
 import importlib
@@ -45,8 +45,9 @@ PROGRAMS = {"train": read_settings, **{name: main_of(name) for name in ("analysi
 def refusals() -> list:
     """Return the parameters of all tables."""
     return [
-        pytest.param(file.stem, row, id=f"{file.stem}-{row['id']}")
+        pytest.param(file.stem, row, id=f"{file.stem}-{row.get('id', row['arguments'])}")
         for file in sorted(TABLES.glob("*.toml"))
+        if file.stem in PROGRAMS  # the others are of ranks
         for row in tomllib.loads(file.read_text())["refusal"]
     ]
 

@@ -1,13 +1,14 @@
 """The command line of both trainers, and recipes (TOML, a table per subject with the names of the fields)."""
 
 import contextlib
+import dataclasses
 import io
 import os
 import re
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import tyro
 
@@ -50,14 +51,17 @@ def parse_command_line(arguments: Sequence[str], *, program: str, base: Config |
     recipe, flags = _split_option(arguments, "--recipe")
     if recipe is not None:
         base = config_from_dict(read_recipe(Path(recipe)), base=base, source=f"--recipe {recipe}")
+    default = base or Config()
+    # Help shows all settings, with their values as defaults.
+    shows_all = any(flag.startswith(("-h", "--help", "--tyro")) for flag in flags)
     messages = io.StringIO()
     try:
         # tyro explains a bad flag in a box of several lines; users get one line.
         with contextlib.redirect_stderr(messages):
             config = tyro.cli(
-                Config,
+                Config if shows_all else _changes_of(default, named=_named(flags)),
                 args=flags,
-                default=base or Config(),
+                default=default if shows_all else tyro.MISSING_NONPROP,
                 prog=program,
                 description=(
                     "Train a model on Horovod. --recipe FILE (TOML) sets any of the following; "
@@ -71,6 +75,37 @@ def parse_command_line(arguments: Sequence[str], *, program: str, base: Config |
             raise
         raise UserError(f"{_first_sentence(messages.getvalue())}. See {program} --help") from None
     return completed(config)
+
+
+def _named(flags: Sequence[str]) -> set[str]:
+    """Return the names of all settings that are on a command line, such as gray of `--no-gray`, and other words."""
+    words = {flag.partition("=")[0].lstrip("-").replace("-", "_") for flag in flags}
+    return words | {word.removeprefix("no_") for word in words}
+
+
+def _changes_of(settings: Any, *, named: set[str]) -> type:
+    """Return a class with those fields of `settings` that are named; called, it returns `settings` with other values.
+
+    tyro makes a parser of all fields of a class, in each call. For the hundred settings of a run that takes ten times
+    as long as all else; a command line names a few.
+    """
+    hints = get_type_hints(type(settings), include_extras=True)
+    no_help = {"help": ""}  # else tyro looks for it in the source code
+    fields: list[tuple[str, Any, Any]] = []
+    for field in dataclasses.fields(settings):
+        value = getattr(settings, field.name)
+        if dataclasses.is_dataclass(value):
+            subject = _changes_of(value, named=named)
+            if dataclasses.fields(subject):
+                fields.append((field.name, subject, dataclasses.field(metadata=no_help)))
+        elif field.name in named:
+            fields.append((field.name, hints[field.name], dataclasses.field(default=value, metadata=no_help)))
+
+    def __new__(cls: type, **changes: Any) -> Any:  # noqa: N807
+        return dataclasses.replace(settings, **changes)
+
+    name, methods = type(settings).__name__, {"__new__": __new__}
+    return dataclasses.make_dataclass(name, fields, namespace=methods, init=False, repr=False, eq=False)
 
 
 def _split_option(arguments: Sequence[str], option: str) -> tuple[str | None, list[str]]:

@@ -8,9 +8,8 @@ import re
 import shutil
 import subprocess
 import sys
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -27,7 +26,7 @@ from analysis.runs.examples import NOTE as EXAMPLES
 from analysis.runs.sameness import why_not_the_same
 from common.checks.parity_record import PARITY_FILE, ArrayComparison, Curve, ParityRecord, ParitySettings, read_parity
 from common.checks.result_file import SCHEMA_VERSION, write_result
-from common.config import Config, config_from_dict
+from common.config import config_from_dict
 from common.model.weights import save_weights
 from common.run_folder.environment import describe_environment
 from common.run_folder.records import DataRecord, Hashes, NotRecorded, RunWriter, World, now, read_run
@@ -39,7 +38,7 @@ ROOT = Path(__file__).resolve().parents[2]
 TABLE = Table("Two | rows", ["name", "difference"], [["a|b", 1.23456e-9], ["50 % & more", None]], {"difference": ".1e"})
 
 
-def test_formats_for_readers_round_and_those_for_programs_do_not() -> None:
+def test_formats_for_readers_round_and_those_for_programs_do_not():
     assert "1.2e-09" in render(TABLE, "text") and render(TABLE, "text").startswith("Two | rows\n")
     assert "1.2e-09" in render(TABLE, "md") and "|" in render(TABLE, "md")
     assert list(csv.reader(io.StringIO(render(TABLE, "csv")))) == [
@@ -54,7 +53,7 @@ def test_formats_for_readers_round_and_those_for_programs_do_not() -> None:
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_an_empty_table_and_infinity_are_shown(form: Any) -> None:
+def test_an_empty_table_and_infinity_are_shown(form):
     assert "name" in render(replace(TABLE, rows=[]), form) or form == "json"
     assert "inf" in render(replace(TABLE, rows=[["a", float("inf")]]), form)
 
@@ -62,8 +61,8 @@ def test_an_empty_table_and_infinity_are_shown(form: Any) -> None:
 # Proofs
 
 
-def compared(**changes: Any) -> ArrayComparison:
-    values: dict[str, Any] = {
+def compared(**changes):
+    values = {
         "model": "mlp",
         "what": "50 updates",
         "optimizer": "momentum",
@@ -77,8 +76,8 @@ def compared(**changes: Any) -> ArrayComparison:
     return ArrayComparison(**{**values, **changes})
 
 
-def curve(**changes: Any) -> Curve:
-    values: dict[str, Any] = {
+def curve(**changes):
+    values = {
         "model": "mlp",
         "optimizer": "momentum",
         "between": ("keras np 1", "torch np 1"),
@@ -90,13 +89,13 @@ def curve(**changes: Any) -> Curve:
     return Curve(**{**values, **changes})
 
 
-def proofs(**changes: Any) -> ParityRecord:
+def proofs(**changes):
     settings = ParitySettings(
         models=["mlp", "resnet34"], optimizers=["momentum", "adam"], np=[1, 2], updates=2, exchanged_updates=2,
         controller="mpi", dataset="mnist", epochs=0,
     )  # fmt: skip
     ranks = ("keras np 2", "keras np 1")
-    values: dict[str, Any] = {
+    values = {
         "schema_version": SCHEMA_VERSION,
         "started_at": "2026-11-21T08:00:00.000+00:00",
         "ended_at": now(),
@@ -123,13 +122,13 @@ def proofs(**changes: Any) -> ParityRecord:
     return ParityRecord(**{**values, **changes})
 
 
-def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
+def test_a_record_is_read_as_it_was_written(tmp_path):
     record = proofs(comparisons=[compared(difference=float("inf"))])
     write_result(tmp_path / PARITY_FILE, record)
     assert read_parity(tmp_path) == record
 
 
-def test_the_table_has_the_worst_of_each_row() -> None:
+def test_the_table_has_the_worst_of_each_row():
     rows = [dict(zip(parity_table(proofs()).headings, row, strict=True)) for row in parity_table(proofs()).rows]
     assert [(row["compared"], row["between"], row["optimizer"], row["verdict"]) for row in rows] == [
         ("50 updates", "keras and torch, np 1, 2", "momentum, adam", "same"),
@@ -146,9 +145,7 @@ def test_the_table_has_the_worst_of_each_row() -> None:
 
 
 @pytest.mark.parametrize("difference", [1.1e-8, float("inf"), float("nan")])
-def test_what_differs_is_reported_and_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], difference: float
-) -> None:
+def test_what_differs_is_reported_and_refused(tmp_path, capsys, difference):
     write_result(
         tmp_path / PARITY_FILE,
         proofs(comparisons=[compared(difference=difference), compared(optimizer="adam")], curves=[]),
@@ -162,7 +159,7 @@ def test_what_differs_is_reported_and_refused(
     assert len(error) == 1 and "mlp, 50 updates, momentum" in error[0]
 
 
-def test_a_record_of_nothing_proves_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_record_of_nothing_proves_nothing(tmp_path, capsys):
     write_result(tmp_path / PARITY_FILE, proofs(comparisons=[], curves=[]))
     assert main(["parity", str(tmp_path), "--format", "latex"]) == 0
     shown = capsys.readouterr()
@@ -170,7 +167,7 @@ def test_a_record_of_nothing_proves_nothing(tmp_path: Path, capsys: pytest.Captu
     assert main(["parity", str(tmp_path), "--strict"]) == 2
 
 
-def test_proofs_that_were_not_finished_are_flagged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_proofs_that_were_not_finished_are_flagged(tmp_path, capsys):
     write_result(tmp_path / PARITY_FILE, proofs(ended_at=None, curves=[]))
     assert main(["parity", str(tmp_path)]) == 0
     assert "flag: the proofs were not finished" in capsys.readouterr().out
@@ -178,7 +175,8 @@ def test_proofs_that_were_not_finished_are_flagged(tmp_path: Path, capsys: pytes
 
 
 @pytest.mark.ci
-def test_a_proof_of_all_is_shown_with_its_plots(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.usefixtures("drawn")
+def test_a_proof_of_all_is_shown_with_its_plots(tmp_path, capsys):
     write_result(tmp_path / PARITY_FILE, proofs())
     shows = ["parity", str(tmp_path), "--strict"]
     assert main(shows) == 0
@@ -204,9 +202,8 @@ def test_a_proof_of_all_is_shown_with_its_plots(tmp_path: Path, capsys: pytest.C
     assert (tmp_path / "plots" / "losses.svg").read_bytes() == before, "the same command gives the same picture"
 
 
-def test_plots_show_the_numbers() -> None:
+def test_plots_show_the_numbers():
     figure = plot_losses(proofs())
-    assert figure is not None
     losses, _, differences, exchanged, weights, _ = figure.axes
     assert [line.get_ydata().tolist() for line in losses.lines] == [[2.0, 1.1], [2.0, 1.0]]  # PyTorch below
     assert [line.get_ydata()[1] for line in differences.lines] == pytest.approx([1e-12, 0.1 / 1.1], rel=1e-3)
@@ -215,7 +212,6 @@ def test_plots_show_the_numbers() -> None:
     assert [line.get_ydata()[-1] for line in weights.lines] == [1e-13, 1e-13, 1e-8]  # and the limit
     assert all(ax.get_ylim()[0] <= 1e-12 and ax.get_ylim()[1] >= 0.09 for ax in (differences, exchanged))
     ranks = plot_ranks(proofs())
-    assert ranks is not None
     float32, float64 = ranks.axes
     assert [line.get_ydata().tolist() for line in float32.lines] == [[1e-8, 1e-6]]
     assert float64.lines[0].get_ydata()[1] == 1e-13 and float64.lines[1].get_ydata()[0] == 1e-11
@@ -223,7 +219,7 @@ def test_plots_show_the_numbers() -> None:
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_flags_are_shown_in_every_format(tmp_path: Path, capsys: pytest.CaptureFixture[str], form: str) -> None:
+def test_flags_are_shown_in_every_format(tmp_path, capsys, form):
     write_result(tmp_path / PARITY_FILE, proofs(ended_at=None, curves=[curve()]))
     folder = ["--folder", str(tmp_path / "tables")] if form == "csv" else []
     assert main(["parity", str(tmp_path), "--format", form, "--plots", str(tmp_path / "elsewhere"), *folder]) == 0
@@ -236,9 +232,7 @@ def test_flags_are_shown_in_every_format(tmp_path: Path, capsys: pytest.CaptureF
 
 
 @pytest.mark.parametrize(("rows", "is_all", "more"), [(25, False, ""), (40, False, "15 more: "), (40, True, "")])
-def test_long_tables_are_shortened_in_a_terminal_only(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, rows: int, is_all: bool, more: str
-) -> None:
+def test_long_tables_are_shortened_in_a_terminal_only(capsys, monkeypatch, rows, is_all, more):
     table = Table("Long", ["row"], [[f"row {number}"] for number in range(rows)], {})
     finding = Finding(name="made", question="Why?", answer="Because.", tables=[table])
     options = argparse.Namespace(format="text", plots=None, strict=False, all=is_all)
@@ -251,7 +245,7 @@ def test_long_tables_are_shortened_in_a_terminal_only(
     assert more in shown and ("more: --format json" in shown) == bool(more) and "Because." in shown
 
 
-def test_a_closed_pipe_is_quiet(tmp_path: Path) -> None:
+def test_a_closed_pipe_is_quiet(tmp_path):
     write_result(tmp_path / PARITY_FILE, proofs(comparisons=[compared()] * 5000))
     command = f"{sys.executable} -m analysis parity {tmp_path} --all --format md | head -1"
     done = subprocess.run(
@@ -260,55 +254,7 @@ def test_a_closed_pipe_is_quiet(tmp_path: Path) -> None:
     assert done.returncode == 0 and "rror" not in done.stderr and done.stdout.startswith("| model ")
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        (None, "cannot read the result: No such file or directory"),
-        ("{", "is not a result of `python -m launch parity`"),
-        ("[]", "is not a result of `python -m launch parity`"),
-        ("unknown field", "is not a result of `python -m launch parity`: more"),
-        ("other version", "unknown schema version. Received: 99"),
-        (b"\xff\xfe", "is not a result of `python -m launch parity`"),
-    ],
-)
-def test_what_is_no_record_is_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str | bytes | None, words: str
-) -> None:
-    record = asdict(proofs())
-    if text == "unknown field":
-        text = json.dumps(record | {"more": 1})
-    elif text == "other version":
-        text = json.dumps(record | {"schema_version": 99})
-    if text is not None:
-        (tmp_path / "parity.json").write_bytes(text if isinstance(text, bytes) else text.encode())
-    assert main(["parity", str(tmp_path)]) == 2
-    error = capsys.readouterr().err.splitlines()
-    assert len(error) == 1 and words in error[0] and str(tmp_path) in error[0]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["parity"], "required: FOLDER"),
-        (["parity", "a", "--format", "pdf"], "invalid choice: 'pdf'"),
-        (["parity", "a", "b", "c"], "Received: 3 folders"),
-        (["parity", "a", "b"], "not a run folder"),
-        ([], "required: COMMAND"),
-        (["times"], "no runs are named. Received: no RUNS"),
-        (["partiy", "a"], "invalid choice: 'partiy'"),
-    ],
-)
-def test_bad_input_is_one_line(capsys: pytest.CaptureFixture[str], arguments: list[str], words: str) -> None:
-    try:
-        code = main(arguments)
-    except SystemExit as error:
-        code = int(str(error.code))
-    shown = capsys.readouterr()
-    assert (code, shown.out, len(shown.err.splitlines())) == (2, "", 1)
-    assert words in shown.err
-
-
-def test_each_command_is_found_in_its_module_and_listed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_command_is_found_in_its_module_and_listed(capsys):
     for name in COMMANDS:
         with pytest.raises(SystemExit, match="0"):
             main([name, "--help"])
@@ -319,7 +265,7 @@ def test_each_command_is_found_in_its_module_and_listed(capsys: pytest.CaptureFi
     assert listed == [*COMMANDS] and all(f"python -m analysis {name} " in str(analysis.__doc__) for name in COMMANDS)
 
 
-def test_the_examples_are_marked_and_taken_beside_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_examples_are_marked_and_taken_beside_runs(tmp_path, capsys):
     assert main(["times", "--examples"]) == 0
     shown = capsys.readouterr().out
     assert f"note: {EXAMPLES}" in shown and "cnn, mnist, np 2" in shown
@@ -330,37 +276,27 @@ def test_the_examples_are_marked_and_taken_beside_runs(tmp_path: Path, capsys: p
     assert "1,000,001.00" in capsys.readouterr().out  # with 1 s of test
 
 
-def test_times_of_different_work_are_flagged_and_a_target_is_a_percentage(capsys: pytest.CaptureFixture[str]) -> None:
+def test_times_of_different_work_are_flagged(capsys):
     examples = ROOT / "analysis" / "data" / "examples"
     runs = [str(examples / f"batch-{framework}-cnn-np1-batchsize128-r1") for framework in ("keras", "torch")]
     assert main(["frameworks", *runs]) == 0  # one reached its target an epoch earlier
     assert "images: times not of the same work" in capsys.readouterr().out
-    with pytest.raises(SystemExit, match="2"):
-        main(["frameworks", *runs, "--target", "0.95"])
-    assert "expected a percentage above 1 and at most 100, such as 95. Received: 0.95" in capsys.readouterr().err
 
 
 @pytest.mark.ci
-def test_the_report_marks_the_examples(tmp_path: Path) -> None:
+def test_the_report_marks_the_examples(tmp_path):
     assert main(["report", "--examples", "-o", str(tmp_path / "report.html")]) == 0
     page = (tmp_path / "report.html").read_text()
     assert EXAMPLES in page and "python -m analysis report --examples" in page
 
 
-def test_plots_that_cannot_be_written_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write_result(tmp_path / PARITY_FILE, proofs())
-    (tmp_path / "file").write_text("")
-    assert main(["parity", str(tmp_path), "--plots", str(tmp_path / "file" / "plots")]) == 2
-    assert "writing a plot failed: Not a directory" in capsys.readouterr().err
-
-
 # Two runs
 
 
-def write_run(folder: Path, **changes: Any) -> None:
+def write_run(folder, **changes):
     """Write a finished run of two epochs; `settings` and `epochs` change those, the rest fields of the record."""
     settings, lines = changes.pop("settings", {}), changes.pop("epochs", {})
-    values: dict[str, Any] = {
+    values = {
         "config": config_from_dict(settings, base=make_config(folder.parent)),
         "hashes": Hashes(initial_weights="aa", sample_order="bb", final_weights="cc"),
         "status": make_status(state="finished", ended_at=now()),
@@ -406,9 +342,7 @@ UNKNOWN = NotRecorded("published without them")
         ({"config": UNKNOWN, "origin": "imported"}, "second (imported) has no settings: published without them"),
     ],
 )
-def test_two_runs_were_the_same_experiment_or_why_not(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], changes: dict[str, Any], reason: str | None
-) -> None:
+def test_two_runs_were_the_same_experiment_or_why_not(tmp_path, capsys, changes, reason):
     write_run(tmp_path / "first")
     write_run(tmp_path / "second", **changes)
     folders = [str(tmp_path / "first"), str(tmp_path / "second")]
@@ -454,9 +388,7 @@ IMAGES_28 = DataRecord(
         ),
     ],
 )
-def test_what_no_setting_makes_alike_is_flagged(
-    tmp_path: Path, both: dict[str, Any], second: dict[str, Any], reason: str | None
-) -> None:
+def test_what_no_setting_makes_alike_is_flagged(tmp_path, both, second, reason):
     write_run(tmp_path / "first", settings=both, data=IMAGES_28)
     write_run(tmp_path / "second", **({"settings": both} | second), data=IMAGES_28)
     reasons = why_not_the_same(read_run(tmp_path / "first"), read_run(tmp_path / "second"))
@@ -464,16 +396,15 @@ def test_what_no_setting_makes_alike_is_flagged(
     assert reason is None or reason in reasons[0]
 
 
-def test_another_global_batch_is_another_experiment(tmp_path: Path) -> None:
+def test_another_global_batch_is_another_experiment(tmp_path):
     write_run(tmp_path / "first")
     first = read_run(tmp_path / "first")
     data = first.record.data
-    assert isinstance(data, DataRecord)
     other = replace(first, record=replace(first.record, data=replace(data, global_batch_size=60)))
     assert why_not_the_same(first, other) == ["the global batch differs: 30 and 60 images"]
 
 
-def test_the_table_of_two_runs(tmp_path: Path) -> None:
+def test_the_table_of_two_runs(tmp_path):
     write_run(tmp_path / "first")
     write_run(tmp_path / "second", hashes=UNKNOWN)
     save_weights(tmp_path / "second" / "weights.safetensors", {"fc1.bias": np.array([1.0, 2.5])})
@@ -487,7 +418,7 @@ def test_the_table_of_two_runs(tmp_path: Path) -> None:
     assert rows["final weights, relative difference"] == ["0.25", "fc1.bias"]
 
 
-def test_runs_beside_the_proofs_are_checked_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_runs_beside_the_proofs_are_checked_too(tmp_path, capsys):
     write_result(tmp_path / PARITY_FILE, proofs(runs=["torch", "keras"]))
     write_run(tmp_path / "torch")
     write_run(tmp_path / "keras", framework="keras", settings={"training": {"seed": 2}})
@@ -496,4 +427,3 @@ def test_runs_beside_the_proofs_are_checked_too(tmp_path: Path, capsys: pytest.C
     shutil.rmtree(tmp_path / "keras")
     assert main(["parity", str(tmp_path)]) == 2
     assert "not a run folder" in capsys.readouterr().err
-    assert isinstance(Config(), Config)

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from rule_workers import TESTS
-from trainer_runs import BIN, run_command, train_command
+from processes import BIN, TESTS, run_command, train_command
 
 from common.model.weights import load_weights
 from common.run_folder.records import WEIGHTS_FILE, DataRecord, Hashes, Run, Status, read_run

@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 from builders import make_config, make_setup, random_weights, write_trained_run
 from extras import environment_with_extras
-from rule_workers import TESTS, environment, relative_difference
+from frameworks import call
+from jobs import relative_difference
+from processes import TESTS, environment
 
 from common.checks import parity_cases
 from common.data.batches import normalize
@@ -42,7 +44,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
         images = np.asarray(setup.dataset.test.images)
         np.save(run / "images.npy", normalize(images, read_trained_model(run).table(images.dtype)))
     for target in TARGETS[:2]:
-        work("export_worker.py", target=target, runs=folder)
+        call(target, "export_worker:export_all", target, str(folder), folder=folder)
     return folder
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
-from trainer_runs import ROOT, Finished, launcher_command, run_command
+from processes import ROOT, Finished, launcher_command, run_command
 
 SCRIPTS = {framework: ROOT / f"{framework}_impl" / "minimal.py" for framework in ("torch", "keras")}
 ALONE = ["--batch-size", "64", "--learning-rate", "0.02"]  # twice the defaults, which are per rank
@@ -51,8 +51,6 @@ def weights(file: Path) -> dict[str, np.ndarray]:
     [
         ("torch", "mpi2"),
         ("keras", "mpirun2"),
-        pytest.param("torch", "mpirun2", marks=pytest.mark.long),
-        pytest.param("keras", "mpi2", marks=pytest.mark.long),
     ],
 )
 def test_two_ranks_train_as_one_process_with_twice_the_batch(framework: str, launcher: str, tmp_path: Path) -> None:

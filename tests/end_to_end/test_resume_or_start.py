@@ -13,7 +13,7 @@ import pytest
 from builders import DATASET, make_config
 from fake_ranks import alone, run_ranks
 from played_session import Played
-from trainer_runs import HANG_SECONDS, finish, rank_processes, run_command, start_command, wait_until
+from processes import HANG_SECONDS, finish, rank_processes, run_command, start_command, wait_until
 
 from common.config import Config, config_from_dict
 from common.distributed.communicator import Communicator

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from made_trials import write_search_file
 from optuna.trial import create_trial
-from trainer_runs import Finished, finish, start_command, train_command, wait_until
+from processes import Finished, finish, start_command, train_command, wait_until
 
 from common.run_folder.records import read_run
 from common.run_folder.search_record import TrialRecord, read_search

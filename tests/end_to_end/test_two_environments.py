@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from environments import copy_environment
-from trainer_runs import ROOT, Finished, child_environment, run_command
+from processes import ROOT, Finished, child_environment, run_command
 
 pytestmark = [pytest.mark.ranks, pytest.mark.ci]
 TRAINING = ["--model", "mlp", "--dataset", "synthetic", "--epochs", "1", "--name", "run"]

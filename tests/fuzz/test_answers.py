@@ -6,11 +6,11 @@ import os
 import subprocess
 import tarfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import pytest
 from fuzzing import MOST_SECONDS, ODD_TEXT, try_changes
@@ -24,7 +24,7 @@ from launch.transfer.remote_files import RemoteFolder
 Give = Callable[[bytes], None]
 
 
-def record(site: str, identifier: str = "demo") -> JobRecord:
+def record(site, identifier="demo"):
     return JobRecord(
         name="demo", site=site, id=identifier, submitted_at="2026-01-01T00:00:00+00:00", command=[], size=1,
         repeats=1, runs=[],
@@ -47,11 +47,11 @@ class Program:
     read: Callable[[Path], Any]
 
 
-def done(out: bytes) -> "subprocess.CompletedProcess[str]":
+def done(out):
     return subprocess.CompletedProcess([], 0, out.decode(errors="replace"), "")
 
 
-def text(out: bytes) -> str:
+def text(out):
     return out.decode(errors="replace")
 
 
@@ -67,7 +67,7 @@ PROGRAMS = [
         lambda _: slurm._in_queue("7"),
     ),
     Program("sacct", "CANCELLED by 0|0:15\nFAILED|1:0\n", (slurm, "_slurm"), done, lambda _: slurm._in_accounts("7")),
-    Program("sbatch", "7;cluster\n", (slurm, "_slurm"), done, lambda folder: slurm.submit(None, folder)),  # type: ignore[arg-type]
+    Program("sbatch", "7;cluster\n", (slurm, "_slurm"), done, lambda folder: slurm.submit(None, folder)),
     Program(
         "srun", "0: node1\n1: node1\n2: node2\n", (launchers, "output_of"), text, lambda _: launchers.slurm_hosts()
     ),
@@ -102,7 +102,7 @@ PROGRAMS = [
 ]
 
 
-def tar_of(name: str) -> bytes:
+def tar_of(name):
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as tar:
         member = tarfile.TarInfo(name)
@@ -111,30 +111,30 @@ def tar_of(name: str) -> bytes:
     return packed.getvalue()
 
 
-def receive(folder: Path) -> list[str]:
-    came: list[str] = []
+def receive(folder):
+    came = []
     RemoteFolder([], "").receive(
         ["runs/a"], into=lambda name: folder / "received", came=lambda *file: came.extend(file), advance=lambda _: None
     )
     return came
 
 
-def from_there(out: bytes) -> Callable[..., Any]:
+def from_there(out):
     @contextmanager
-    def running(self: RemoteFolder, script: str) -> Iterator[tuple[IO[bytes], Callable[[], list[str]]]]:
+    def running(self, script):
         yield io.BytesIO(out), list
 
     return running
 
 
-REMOTE: list[tuple[str, bytes, Callable[[Path], Any]]] = [
+REMOTE = [
     ("find", b"f 3 17 1700000000.5 runs/a\0l 3 18 1.0 runs/b\0", lambda _: RemoteFolder([], "").entries(["runs"])),
     ("sha256sum", b"00ff  runs/a\n\\00aa *runs\\n/b\n", lambda _: RemoteFolder([], "").checksums(["runs/a"])),
     ("tar", tar_of("runs/a"), receive),
 ]
 
 
-def check_answer(read: Callable[[Path], Any], folder: Path) -> None:
+def check_answer(read, folder):
     began = time.monotonic()
     try:
         found = read(folder)
@@ -147,11 +147,10 @@ def check_answer(read: Callable[[Path], Any], folder: Path) -> None:
     assert not [path for path in folder.iterdir() if path.name != "received"]
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.name)
-def test_a_damaged_answer_is_one_line_or_a_status(
-    program: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def one(content: bytes) -> None:
+def test_a_damaged_answer_is_one_line_or_a_status(program, tmp_path, monkeypatch):
+    def one(content):
         answer = program.as_run(content)
         monkeypatch.setattr(*program.patched, lambda *_, **__: answer)
         check_answer(program.read, tmp_path)
@@ -163,11 +162,10 @@ def test_a_damaged_answer_is_one_line_or_a_status(
         one(content)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(("name", "answer", "read"), REMOTE, ids=[name for name, _, _ in REMOTE])
-def test_a_damaged_answer_of_another_machine_is_one_line(
-    name: str, answer: bytes, read: Callable[[Path], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def one(content: bytes) -> None:
+def test_a_damaged_answer_of_another_machine_is_one_line(name, answer, read, tmp_path, monkeypatch):
+    def one(content):
         monkeypatch.setattr(RemoteFolder, "_running", from_there(content))
         check_answer(read, tmp_path)
 
@@ -179,16 +177,14 @@ def test_a_damaged_answer_of_another_machine_is_one_line(
 
 
 @pytest.mark.parametrize("name", ["../outside", "/tmp/outside", "runs/b", "runs/a/../../b"])
-def test_a_file_that_was_not_asked_for_is_not_written(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_was_not_asked_for_is_not_written(name, tmp_path, monkeypatch):
     monkeypatch.setattr(RemoteFolder, "_running", from_there(tar_of(name)))
     with pytest.raises(UserError, match="what came was not asked for"):
         receive(tmp_path)
     assert not list(tmp_path.iterdir())
 
 
-def test_an_answer_that_is_no_text_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_that_is_no_text_is_one_line(tmp_path, monkeypatch):
     squeue = tmp_path / "squeue"
     squeue.write_text("#!/bin/sh\nprintf '\\377\\000\\n'\n")
     squeue.chmod(0o755)

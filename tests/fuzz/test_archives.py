@@ -5,7 +5,6 @@ import struct
 import tarfile
 import tempfile
 import zipfile
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -20,22 +19,22 @@ from launch.offline import bundle
 CONTENT = b"abc" * 400
 
 
-def tar_of(members: dict[str, tarfile.TarInfo], *, mode: str) -> bytes:
+def tar_of(members, *, mode):
     packed = io.BytesIO()
-    with tarfile.open(fileobj=packed, mode=mode) as tar:  # type: ignore[call-overload]
+    with tarfile.open(fileobj=packed, mode=mode) as tar:
         for member in members.values():
             tar.addfile(member, io.BytesIO(bytes(member.size)))
     return packed.getvalue()
 
 
-def plain(*names: str, size: int = 1200) -> dict[str, tarfile.TarInfo]:
+def plain(*names, size=1200):
     members = {name: tarfile.TarInfo(name) for name in names}
     for member in members.values():
         member.size = size
     return members
 
 
-def zip_of(*names: str) -> bytes:
+def zip_of(*names):
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
         for name in names:
@@ -43,21 +42,21 @@ def zip_of(*names: str) -> bytes:
     return packed.getvalue()
 
 
-def of(name: str, content: bytes) -> Callable[[Path], tuple[Path, Path]]:
-    def write(folder: Path) -> tuple[Path, Path]:
+def of(name, content):
+    def write(folder):
         (folder / name).write_bytes(content)
         return folder / name, folder / name
 
     return write
 
 
-def unpack_elsewhere(archive: Path) -> list[Path]:
+def unpack_elsewhere(archive):
     with tempfile.TemporaryDirectory() as folder:
         unpack_package(archive, Path(folder, "unpacked"))
         return list(Path(folder).rglob("*"))
 
 
-def unpack_bundle(archive: Path) -> list[Path]:
+def unpack_bundle(archive):
     with tempfile.TemporaryDirectory() as folder, bundle.unpacked(archive, near=Path(folder)) as unpacked:
         return list(unpacked.rglob("*"))
 
@@ -71,18 +70,21 @@ READERS = [
 ALL = pytest.mark.parametrize("reader", READERS, ids=lambda reader: reader.name)
 
 
+@pytest.mark.ci
 @ALL
-def test_a_damaged_archive_is_one_line_or_an_answer(reader: Reader, tmp_path: Path) -> None:
+def test_a_damaged_archive_is_one_line_or_an_answer(reader, tmp_path):
     check_damaged(reader, tmp_path)
 
 
+@pytest.mark.ci
 @ALL
-def test_odd_content_alone_is_one_line(reader: Reader, tmp_path: Path) -> None:
+def test_odd_content_alone_is_one_line(reader, tmp_path):
     check_odd(reader, tmp_path)
 
 
+@pytest.mark.ci
 @ALL
-def test_a_large_sparse_file_takes_no_memory(reader: Reader, tmp_path: Path) -> None:
+def test_a_large_sparse_file_takes_no_memory(reader, tmp_path):
     """Zero bytes after an archive belong to it."""
     archive, _ = reader.write(tmp_path)
     with archive.open("r+b") as enlarged:
@@ -95,7 +97,7 @@ OUTSIDE = ("../outside", "/tmp/outside-of-a-package", "bundle/../../outside")
 
 
 @pytest.mark.parametrize("name", OUTSIDE)
-def test_nothing_is_written_outside(name: str, tmp_path: Path) -> None:
+def test_nothing_is_written_outside(name, tmp_path):
     (tmp_path / "a.tgz").write_bytes(tar_of(plain(name), mode="w:gz"))
     with pytest.raises(SourceError, match="is outside the package"):
         unpack_package(tmp_path / "a.tgz", tmp_path / "in" / "folder")
@@ -108,7 +110,7 @@ def test_nothing_is_written_outside(name: str, tmp_path: Path) -> None:
     assert not Path(OUTSIDE[1]).exists()
 
 
-def test_a_package_that_becomes_very_large_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_package_that_becomes_very_large_is_one_line(tmp_path, monkeypatch):
     monkeypatch.setattr(sources, "MOST_UNPACKED", 10_000)
     (tmp_path / "a.tgz").write_bytes(tar_of(plain("a", "b", size=6_000), mode="w:gz"))
     (tmp_path / "a.whl").write_bytes(zip_of(*map(str, range(10))))
@@ -117,7 +119,7 @@ def test_a_package_that_becomes_very_large_is_one_line(tmp_path: Path, monkeypat
             unpack_package(tmp_path / name, tmp_path / "unpacked")
 
 
-def test_a_bundle_whose_header_is_very_large_is_one_line(tmp_path: Path) -> None:
+def test_a_bundle_whose_header_is_very_large_is_one_line(tmp_path):
     """The header says that a name of 3 GB follows, and the file is as long."""
     header = tarfile.TarInfo("././@LongLink")
     header.type, header.size = tarfile.GNUTYPE_LONGNAME, 3 * 2**30
@@ -128,7 +130,7 @@ def test_a_bundle_whose_header_is_very_large_is_one_line(tmp_path: Path) -> None
         unpack_bundle(tmp_path / "a.tar")
 
 
-def test_a_bundle_with_a_sparse_file_is_one_line(tmp_path: Path) -> None:
+def test_a_bundle_with_a_sparse_file_is_one_line(tmp_path):
     """A few bytes of the archive would become 100 MB."""
     header = bytearray(tarfile.TarInfo("bundle/a").tobuf(tarfile.GNU_FORMAT))
     header[156:157] = tarfile.GNUTYPE_SPARSE

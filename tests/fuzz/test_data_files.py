@@ -6,7 +6,6 @@ import pickle
 import struct
 import tarfile
 import zlib
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -26,10 +25,10 @@ FORMAT_ERRORS = (FormatError, OSError)
 RANDOM = np.random.default_rng(1)
 
 
-def in_folder(names: tuple[str, ...], content: Callable[[], bytes]) -> Callable[[Path], tuple[Path, Path]]:
+def in_folder(names, content):
     """Return a writer of equal files, of which the first is damaged."""
 
-    def write(folder: Path) -> tuple[Path, Path]:
+    def write(folder):
         for name in names:
             (folder / name).write_bytes(content())
         return folder / names[0], folder
@@ -37,24 +36,24 @@ def in_folder(names: tuple[str, ...], content: Callable[[], bytes]) -> Callable[
     return write
 
 
-def idx() -> bytes:
+def idx():
     return formats.encode_idx(RANDOM.integers(0, 256, (2, 28, 28), np.uint8))
 
 
-def cifar_batch() -> bytes:
+def cifar_batch():
     return formats.encode_cifar(RANDOM.integers(0, 256, (2, 32, 32, 3), np.uint8), np.arange(2))
 
 
-def cifar_pickle() -> bytes:
+def cifar_pickle():
     return pickle.dumps({b"data": RANDOM.integers(0, 256, (2, 3072), np.uint8), b"labels": [3, 1]}, protocol=2)
 
 
-def mnist_pickle() -> bytes:
+def mnist_pickle():
     pair = (np.ones((2, 784), np.float32) / 256, np.array([1, 2]))
     return gzip.compress(pickle.dumps((pair, pair, pair), protocol=2))
 
 
-def cifar_archive() -> bytes:
+def cifar_archive():
     packed, content = io.BytesIO(), cifar_batch()
     with tarfile.open(fileobj=packed, mode="w:gz") as tar:
         for name in formats.CIFAR_FILES:
@@ -64,13 +63,13 @@ def cifar_archive() -> bytes:
     return packed.getvalue()
 
 
-def picture(kind: str, size: tuple[int, int] = (16, 12)) -> bytes:
+def picture(kind, size=(16, 12)):
     written = io.BytesIO()
     Image.fromarray(RANDOM.integers(0, 256, (size[1], size[0], 3), np.uint8)).save(written, kind)
     return written.getvalue()
 
 
-def of_sheets(folder: Path) -> tuple[Path, Path]:
+def of_sheets(folder):
     for stem in (Path(name).stem for name in formats.CIFAR_FILES):
         (folder / f"{stem}.png").write_bytes(picture("PNG", (1024, 1)))
     (folder / "test_lables.json").write_text("[1]")
@@ -78,12 +77,12 @@ def of_sheets(folder: Path) -> tuple[Path, Path]:
     return folder / "train_lables.json", folder
 
 
-def of_sheet(folder: Path) -> tuple[Path, Path]:
+def of_sheet(folder):
     return of_sheets(folder)[1] / "test_batch.png", folder
 
 
-def of_images(kind: str) -> Callable[[Path], tuple[Path, Path]]:
-    def write(folder: Path) -> tuple[Path, Path]:
+def of_images(kind):
+    def write(folder):
         for number, name in enumerate("abab"):
             (folder / "images" / name).mkdir(parents=True, exist_ok=True)
             (folder / "images" / name / f"{number}.{kind}").write_bytes(picture(kind))
@@ -92,7 +91,7 @@ def of_images(kind: str) -> Callable[[Path], tuple[Path, Path]]:
     return write
 
 
-def of_prepared(folder: Path) -> tuple[Path, Path]:
+def of_prepared(folder):
     images = of_images("png")(folder)[1]
     settings = Settings(
         size=(4, 4), gray=False, pixels="uint8", shares=parse_shares("50/0/50"), seed=1, skip_broken=False
@@ -101,11 +100,11 @@ def of_prepared(folder: Path) -> tuple[Path, Path]:
     return folder / "prepared", folder / "prepared"
 
 
-def read_idx(folder: Path) -> list[np.ndarray]:
+def read_idx(folder):
     return [formats.decode_idx(data) for data in formats.read_idx_folder(folder).values()]
 
 
-def read_cifar(folder: Path) -> formats.Arrays:
+def read_cifar(folder):
     return formats.arrays_from_cifar(formats.read_cifar_binary_folder(folder))
 
 
@@ -132,23 +131,26 @@ ALL = pytest.mark.parametrize("reader", READERS, ids=lambda reader: reader.name)
 
 
 @pytest.fixture(autouse=True)
-def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+def cache(tmp_path_factory, monkeypatch):
     """A cache of data sets beside the folder in which nothing may appear."""
     monkeypatch.setenv("HOROVOD_TWINS_CACHE", str(tmp_path_factory.mktemp("cache")))
 
 
+@pytest.mark.ci
 @ALL
-def test_a_damaged_file_is_one_line_or_an_answer(reader: Reader, tmp_path: Path) -> None:
+def test_a_damaged_file_is_one_line_or_an_answer(reader, tmp_path):
     check_damaged(reader, tmp_path)
 
 
+@pytest.mark.ci
 @ALL
-def test_odd_content_alone_is_one_line_or_an_answer(reader: Reader, tmp_path: Path) -> None:
+def test_odd_content_alone_is_one_line_or_an_answer(reader, tmp_path):
     check_odd(reader, tmp_path)
 
 
+@pytest.mark.ci
 @ALL
-def test_a_large_sparse_file_is_one_line_and_takes_no_memory(reader: Reader, tmp_path: Path) -> None:
+def test_a_large_sparse_file_is_one_line_and_takes_no_memory(reader, tmp_path):
     check_sparse(reader, tmp_path)
 
 
@@ -167,7 +169,7 @@ HARMFUL = {
 
 
 @pytest.mark.parametrize("content", HARMFUL.values(), ids=HARMFUL)
-def test_a_pickle_does_no_harm(content: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pickle_does_no_harm(content, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with in_bounds():
         try:
@@ -179,14 +181,14 @@ def test_a_pickle_does_no_harm(content: bytes, tmp_path: Path, monkeypatch: pyte
     assert not Path(TOUCHED).exists()
 
 
-def test_a_pickle_of_lists_in_lists_becomes_no_array(tmp_path: Path) -> None:
+def test_a_pickle_of_lists_in_lists_becomes_no_array(tmp_path):
     """Ten lists, each with ten times the one before: a billion labels in 500 bytes."""
     in_folder(PICKLES, lambda: b"(C\x06labels" + _LISTS + b"d.")(tmp_path)
     with in_bounds(), pytest.raises(FormatError, match="the CIFAR pickle has another layout"):
         formats.read_cifar_pickle_folder(tmp_path)
 
 
-def zeros(count: int) -> bytes:
+def zeros(count):
     """Return a gzip file of so many zero bytes, packed in pieces."""
     packed = io.BytesIO()
     with gzip.open(packed, "wb", compresslevel=1) as file:
@@ -195,7 +197,7 @@ def zeros(count: int) -> bytes:
     return packed.getvalue()
 
 
-def test_a_gzip_file_that_becomes_very_large_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gzip_file_that_becomes_very_large_is_one_line(tmp_path, monkeypatch):
     monkeypatch.setattr(formats, "MOST_BYTES", 2**20)
     content = zeros(50 * 2**20)
     assert len(content) < 2**20
@@ -206,7 +208,7 @@ def test_a_gzip_file_that_becomes_very_large_is_one_line(tmp_path: Path, monkeyp
             read(tmp_path)
 
 
-def png_of(width: int, height: int) -> bytes:
+def png_of(width, height):
     """Return a PNG whose header alone has so many pixels."""
     header = b"IHDR" + struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
     data = b"IDAT" + zlib.compress(bytes(1000))
@@ -215,7 +217,7 @@ def png_of(width: int, height: int) -> bytes:
 
 
 @pytest.mark.parametrize("side", [14_000, 30_000, 2**31 - 1])
-def test_an_image_of_very_many_pixels_is_one_line(side: int, tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
+def test_an_image_of_very_many_pixels_is_one_line(side, tmp_path, recwarn):
     file, folder = of_images("png")(tmp_path)
     for one in folder.rglob("*.png"):
         one.write_bytes(png_of(side, side))
@@ -229,7 +231,7 @@ def test_an_image_of_very_many_pixels_is_one_line(side: int, tmp_path: Path, rec
 
 
 @pytest.mark.parametrize("shape", [(0, 2**32 - 1, 2**32 - 1), (2**32 - 1,) * 3, (2**31, 2**31, 4), (1,) * 255, ()])
-def test_an_idx_file_of_an_impossible_shape_is_one_line(shape: tuple[int, ...]) -> None:
+def test_an_idx_file_of_an_impossible_shape_is_one_line(shape):
     content = struct.pack(f">HBB{len(shape)}I", 0, 8, len(shape), *shape)
     for values in (b"", b"1", b"1" * 100):
         with in_bounds(), pytest.raises(FormatError):
@@ -237,7 +239,7 @@ def test_an_idx_file_of_an_impossible_shape_is_one_line(shape: tuple[int, ...]) 
 
 
 @pytest.mark.parametrize("text", ["[" * 10_000, "[" + "9" * 5000 + "]", "[300]", "[null]", "{}", "1", '["1"]'])
-def test_labels_that_are_none_are_one_line(text: str, tmp_path: Path) -> None:
+def test_labels_that_are_none_are_one_line(text, tmp_path):
     file, folder = of_sheets(tmp_path)
     file.write_text(text)
     with pytest.raises(FormatError):
@@ -245,7 +247,7 @@ def test_labels_that_are_none_are_one_line(text: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["[" * 10_000, '{"__metadata__": {"description": ' * 10_000, "9" * 5000])
-def test_a_prepared_file_with_a_header_without_end_is_one_line(text: str, tmp_path: Path) -> None:
+def test_a_prepared_file_with_a_header_without_end_is_one_line(text, tmp_path):
     (tmp_path / "prepared").write_bytes(len(text).to_bytes(8, "little") + text.encode())
     with pytest.raises(UserError, match=r"header is damaged"):
         load_prepared(tmp_path / "prepared", name="prepared")

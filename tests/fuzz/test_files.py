@@ -6,9 +6,6 @@ What broke once is in BROKE_TOML.
 
 import json
 import shutil
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -42,16 +39,16 @@ from launch.sites.site_files import read_launch_site
 from launch.starting.launchers import read_host_file
 
 
-def of_run(name: str) -> Callable[[Path], tuple[Path, Path]]:
-    def write(folder: Path) -> tuple[Path, Path]:
+def of_run(name):
+    def write(folder):
         run = write_finished_run(folder / "run")
         return run / name, run
 
     return write
 
 
-def copied(source: Path) -> Callable[[Path], tuple[Path, Path]]:
-    def write(folder: Path) -> tuple[Path, Path]:
+def copied(source):
+    def write(folder):
         target = folder / source.name
         shutil.copyfile(source, target)
         return target, target
@@ -59,28 +56,28 @@ def copied(source: Path) -> Callable[[Path], tuple[Path, Path]]:
     return write
 
 
-def text(name: str, content: str) -> Callable[[Path], tuple[Path, Path]]:
-    def write(folder: Path) -> tuple[Path, Path]:
+def text(name, content):
+    def write(folder):
         (folder / name).write_text(content)
         return folder / name, folder / name
 
     return write
 
 
-def of_power(folder: Path) -> tuple[Path, Path]:
+def of_power(folder):
     write_power(folder / "power.csv", [make_trace({"training": 3}, {"gpu0": {"training": 70.0}})])
     return folder / "power.csv", folder / "power.csv"
 
 
-def of_weights(folder: Path) -> tuple[Path, Path]:
+def of_weights(folder):
     save_weights(folder / "w.safetensors", {"a": np.arange(6.0).reshape(2, 3), "b": np.ones(4, np.float32)})
     return folder / "w.safetensors", folder / "w.safetensors"
 
 
-def of_checkpoint(name: str) -> Callable[[Path], tuple[Path, Path]]:
+def of_checkpoint(name):
     """A checkpoint of an earlier version, without hashes, by which most of the damage would be found."""
 
-    def write(folder: Path) -> tuple[Path, Path]:
+    def write(folder):
         rank = PartialEpoch(own_steps=2, state={"losses": np.ones(2)}, weights={"a.b": np.ones(1)})
         save_checkpoint(folder, Checkpoint(1, 3, draw_initial_weights(SPEC, seed=1), {}, [rank, rank]))
         (checkpoint,) = checkpoint_folders(folder)
@@ -90,19 +87,19 @@ def of_checkpoint(name: str) -> Callable[[Path], tuple[Path, Path]]:
     return write
 
 
-def of_search(folder: Path) -> tuple[Path, Path]:
+def of_search(folder):
     shutil.copyfile(ROOT / "analysis" / "data" / "search" / "search.json", folder / "search.json")
     return folder / "search.json", folder
 
 
-def of_parity(folder: Path) -> tuple[Path, Path]:
+def of_parity(folder):
     record = json.loads((ROOT / "analysis" / "data" / "parity" / "parity.json").read_text())
     record |= {"comparisons": record["comparisons"][:3], "curves": record["curves"][:1]}
     (folder / "parity.json").write_text(json.dumps(record))
     return folder / "parity.json", folder
 
 
-def of_trials(folder: Path) -> tuple[Path, Path]:
+def of_trials(folder):
     for number in range(2):
         add_trial(
             folder,
@@ -116,8 +113,8 @@ def of_trials(folder: Path) -> tuple[Path, Path]:
     return folder / "trials.jsonl", folder
 
 
-def of_bundle(folder: Path) -> tuple[Path, Path]:
-    manifest: dict[str, Any] = {"format": bundle.FORMAT, "files": [], "datasets": ["mnist"], "try_dataset": "mnist"}
+def of_bundle(folder):
+    manifest = {"format": bundle.FORMAT, "files": [], "datasets": ["mnist"], "try_dataset": "mnist"}
     manifest |= {"target": {"architecture": "x86_64", "glibc": "glibc2.36"}}
     manifest |= {"setup": {"wheels": "none", "frameworks": ["torch"], "gpu": False}}
     written = {"sha256": bundle.sha256_of_manifest(manifest), "manifest": manifest}
@@ -125,18 +122,18 @@ def of_bundle(folder: Path) -> tuple[Path, Path]:
     return folder / bundle.MANIFEST, folder
 
 
-def of_pickle(folder: Path) -> tuple[Path, Path]:
+def of_pickle(folder):
     import pickle
 
     (folder / "a.pickle").write_bytes(pickle.dumps({"data": np.arange(6), "labels": [1, 2]}))
     return folder / "a.pickle", folder / "a.pickle"
 
 
-def read_recipe(path: Path) -> object:
+def read_recipe(path):
     return parse_command_line(["--recipe", str(path)], program="train.py")
 
 
-def read_checkpoint(folder: Path) -> object:
+def read_checkpoint(folder):
     return load_newest_checkpoint(folder, spec=SPEC, recorded_epochs=1)
 
 
@@ -172,13 +169,15 @@ READERS = [
 ]
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("reader", READERS, ids=lambda reader: reader.name)
-def test_a_damaged_file_is_one_line_or_an_answer(reader: Reader, tmp_path: Path) -> None:
+def test_a_damaged_file_is_one_line_or_an_answer(reader, tmp_path):
     check_damaged(reader, tmp_path)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("reader", READERS, ids=lambda reader: reader.name)
-def test_odd_content_alone_is_one_line_or_an_answer(reader: Reader, tmp_path: Path) -> None:
+def test_odd_content_alone_is_one_line_or_an_answer(reader, tmp_path):
     check_odd(reader, tmp_path)
 
 
@@ -196,20 +195,22 @@ TOML = ("recipe", "experiment", "search", "site", "machines")
 
 @pytest.mark.parametrize("content", BROKE_TOML.values(), ids=BROKE_TOML)
 @pytest.mark.parametrize("reader", [one for one in READERS if one.name in TOML], ids=lambda reader: reader.name)
-def test_toml_without_end_is_one_line(reader: Reader, content: bytes, tmp_path: Path) -> None:
+def test_toml_without_end_is_one_line(reader, content, tmp_path):
     file, given_path = reader.write(tmp_path)
     file.write_bytes(content)
     with pytest.raises(UserError, match=r"^[^\n]+\Z"):
         reader.read(given_path)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("reader", READERS, ids=lambda reader: reader.name)
-def test_a_large_sparse_file_is_one_line_and_takes_no_memory(reader: Reader, tmp_path: Path) -> None:
+def test_a_large_sparse_file_is_one_line_and_takes_no_memory(reader, tmp_path):
     check_sparse(reader, tmp_path)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("reader", READERS, ids=lambda reader: reader.name)
-def test_a_name_that_no_file_can_have_is_one_line(reader: Reader, tmp_path: Path) -> None:
+def test_a_name_that_no_file_can_have_is_one_line(reader, tmp_path):
     reader.write(tmp_path)
     for name in ("zero\0byte.toml", "half\ud800.toml", "n" * 300 + ".toml"):
         with one_line((*reader.allowed, OSError)):  # of which `run_command` makes a line, too

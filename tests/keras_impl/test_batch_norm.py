@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 import reference_rules
+from frameworks import results
+from jobs import relative_difference
 from rule_cases import BATCH_NORM_SETTINGS, BATCH_NORM_SHAPES, BATCH_NORM_STEPS, DTYPES, batch_norm_data
-from rule_workers import relative_difference, results
 
 pytestmark = pytest.mark.ci
 
@@ -12,7 +13,7 @@ TOLERANCE = {"float64": 1e-13, "float32": 1e-5}
 WORKER = "keras_batch_norm_worker"
 
 
-def reference(kind: str, setting: str, dtype: str) -> dict[str, np.ndarray]:
+def reference(kind, setting, dtype):
     """What layers should give, in float64 from the dtype's data; keys `<step>/<name>` and `inference`."""
     decay, eps = BATCH_NORM_SETTINGS[setting]
     data = batch_norm_data(kind, dtype)
@@ -44,7 +45,7 @@ def reference(kind: str, setting: str, dtype: str) -> dict[str, np.ndarray]:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("setting", BATCH_NORM_SETTINGS)
 @pytest.mark.parametrize("kind", BATCH_NORM_SHAPES)
-def test_layers_follow_the_reference(kind: str, setting: str, dtype: str, side: str) -> None:
+def test_layers_follow_the_reference(kind, setting, dtype, side):
     framework, _, way = side.partition(" ")
     arrays = results("torch_rules_worker" if framework == "torch" else WORKER)
     for key, expected in reference(kind, setting, dtype).items():
@@ -54,14 +55,14 @@ def test_layers_follow_the_reference(kind: str, setting: str, dtype: str, side: 
 
 
 @pytest.mark.parametrize("kind", BATCH_NORM_SHAPES)
-def test_keras_follows_torch(kind: str) -> None:
+def test_keras_follows_torch(kind):
     torch, keras = results("torch_rules_worker"), results(WORKER)
     for key in reference(kind, "default", "float64"):
         prefix = f"{kind}/default/float64"
         assert relative_difference(keras[f"{prefix}/graph/{key}"], torch[f"{prefix}/{key}"]) < 1e-13, key
 
 
-def test_biased_and_unbiased_variance_are_distinguished() -> None:
+def test_biased_and_unbiased_variance_are_distinguished():
     """The unbiased variance of PyTorch is well outside the tolerance of the biased one."""
     data = batch_norm_data("image", "float64")
     unbiased = reference("image", "default", "float64")["0/running_variance"]
@@ -69,7 +70,7 @@ def test_biased_and_unbiased_variance_are_distinguished() -> None:
     assert relative_difference(biased, unbiased) > 1e-3
 
 
-def test_other_ways() -> None:
+def test_other_ways():
     """Channels in front; frozen (inference mode, statistics untouched); float16 inputs; `fit`; a saved file."""
     arrays, expected = results(WORKER), reference("image", "default", "float64")
     data = batch_norm_data("image", "float64")
@@ -102,5 +103,5 @@ def test_other_ways() -> None:
         ("synchronized", "synchronized=True"),
     ],
 )
-def test_refuses(name: str, words: str) -> None:
+def test_refuses(name, words):
     assert words in str(results(WORKER)[f"error_{name}"])

@@ -17,13 +17,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from rule_workers import TESTS, environment, relative_difference
-from trainer_runs import launcher_command
+from jobs import relative_difference
+from processes import TESTS, environment, launcher_command
 
 pytestmark = [pytest.mark.ranks, pytest.mark.ci]
 
 TOLERANCE = 1e-12
-CONTROLLERS = ["gloo", pytest.param("mpi", marks=pytest.mark.long)]
+CONTROLLERS = ["gloo", "mpi"]
+SIZES = {"three": 3, "sets": 4}  # ranks of a part; else 2
 KERAS_OPTIMIZERS = [
     "Adadelta",
     "Adafactor",
@@ -105,7 +106,7 @@ def start(controller: str, folder: Path, part: str) -> Run | str:
     """Starts the worker for one of its parts; returns its output if it fails, so as not to try again."""
     worker = [sys.executable, str(TESTS / "distributed_optimizer_worker.py"), str(folder), part]
     # Only horovodrun can start Gloo; mpirun is quicker.
-    size = 4 if part == "sets" else 2
+    size = SIZES.get(part, 2)
     launcher = launcher_command({"none": "none", "mpi": f"mpirun{size}", "gloo": f"gloo{size}"}[controller])
     command = [*launcher, *worker]
     # Without a launcher, MPI does not know where it is installed.
@@ -155,6 +156,22 @@ def four(request: pytest.FixtureRequest, base_folder: Path) -> Iterator[Run]:
     assert isinstance(finished, Run), finished
     assert len(finished.ranks) == 4
     yield finished
+
+
+@pytest.fixture
+def three(base_folder):
+    """Three ranks, as division by two and four is exact."""
+    folder = base_folder / "three"
+    folder.mkdir(exist_ok=True)
+    finished = start("mpi", folder, "three")
+    assert isinstance(finished, Run), finished
+    assert len(finished.ranks) == 3
+    return finished
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_three_ranks_equal_one_process(three, name):
+    check_proof(three, name)
 
 
 @pytest.mark.parametrize("name", PROOFS)

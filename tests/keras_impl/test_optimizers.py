@@ -7,8 +7,9 @@ after every step. In float64 the three agree to rounding.
 import numpy as np
 import pytest
 import reference_rules
+from frameworks import results
+from jobs import relative_difference
 from rule_cases import DTYPES, HALF, OPTIMIZER_CASES, STEPS, problem
-from rule_workers import relative_difference, results
 
 pytestmark = pytest.mark.ci  # in `make test`, the mutations of twins/test_parity.py find a wrong update rule
 
@@ -17,7 +18,7 @@ TOLERANCE = {"float64": FLOAT64, "float32": 1e-5}
 SLOTS = {"sgd": set(), "adam": {"exp_avg", "exp_avg_sq"}, "adamw": {"exp_avg", "exp_avg_sq"}, "rmsprop": {"square_avg"}}
 
 
-def reference(name: str, dtype: str) -> tuple[np.ndarray, list[dict]]:
+def reference(name, dtype):
     """Weights after each step (STEPS, entries) and final state of each parameter, in float64 from the dtype's data."""
     case, data = OPTIMIZER_CASES[name], problem(dtype)
     parameters, states = [start.astype(np.float64) for start in data.start], [{}, {}]
@@ -36,7 +37,7 @@ def reference(name: str, dtype: str) -> tuple[np.ndarray, list[dict]]:
 @pytest.mark.parametrize("worker", ["torch_rules_worker", "keras_optimizers_worker"])
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", OPTIMIZER_CASES)
-def test_weights_follow_the_reference(name: str, dtype: str, worker: str) -> None:
+def test_weights_follow_the_reference(name, dtype, worker):
     weights, _ = reference(name, dtype)
     received = results(worker)[f"{name}/{dtype}/weights"]
     assert received.dtype == dtype
@@ -44,13 +45,13 @@ def test_weights_follow_the_reference(name: str, dtype: str, worker: str) -> Non
 
 
 @pytest.mark.parametrize("name", OPTIMIZER_CASES)
-def test_keras_follows_torch(name: str) -> None:
+def test_keras_follows_torch(name):
     torch, keras = results("torch_rules_worker"), results("keras_optimizers_worker")
     assert relative_difference(keras[f"{name}/float64/weights"], torch[f"{name}/float64/weights"]) < FLOAT64
 
 
 @pytest.mark.parametrize("name", OPTIMIZER_CASES)
-def test_slots_have_torch_names_and_values(name: str) -> None:
+def test_slots_have_torch_names_and_values(name):
     case = OPTIMIZER_CASES[name]
     torch, keras = results("torch_rules_worker"), results("keras_optimizers_worker")
     _, states = reference(name, "float64")
@@ -66,7 +67,7 @@ def test_slots_have_torch_names_and_values(name: str) -> None:
 
 @pytest.mark.parametrize("way", ["eager", "schedule", "resumed", "saved"])
 @pytest.mark.parametrize("name", OPTIMIZER_CASES)
-def test_other_ways_lead_to_the_same_weights(name: str, way: str) -> None:
+def test_other_ways_lead_to_the_same_weights(name, way):
     """Without `tf.function`; with a schedule object; resumed from exported state; resumed from a `.keras` file."""
     weights, _ = reference(name, "float64")
     received = results("keras_optimizers_worker")[f"{name}/float64/{way}"]
@@ -75,7 +76,7 @@ def test_other_ways_lead_to_the_same_weights(name: str, way: str) -> None:
     assert relative_difference(received, expected) < FLOAT64
 
 
-def test_every_case_differs_from_every_other() -> None:
+def test_every_case_differs_from_every_other():
     """No two cases end close together, so that each test above tests a setting of its own."""
     ends = {name: reference(name, "float64")[0][-1] for name in OPTIMIZER_CASES}
     for name, end in ends.items():
@@ -83,7 +84,7 @@ def test_every_case_differs_from_every_other() -> None:
             assert name == other or relative_difference(end, other_end) > 1e-4, (name, other)
 
 
-def test_keras_features_keep_their_meaning() -> None:
+def test_keras_features_keep_their_meaning():
     arrays = results("keras_optimizers_worker")
     assert arrays["clipvalue"] == pytest.approx(2.0 - 0.5 * (1.0 + 0.1 * 2.0), rel=1e-15)  # decay after clipping
     assert arrays["excluded"] == pytest.approx(2.0 - 0.5 * 1.0, rel=1e-15)
@@ -91,13 +92,13 @@ def test_keras_features_keep_their_meaning() -> None:
 
 
 @pytest.mark.parametrize("name", ["adam", "clipped"])
-def test_sparse_gradients_count_as_the_dense_ones_they_stand_for(name: str) -> None:
+def test_sparse_gradients_count_as_the_dense_ones_they_stand_for(name):
     arrays = results("keras_optimizers_worker")
     assert np.array_equal(arrays[f"sparse_{name}"], arrays[f"dense_{name}"])
     assert not np.array_equal(arrays[f"dense_{name}"], np.ones((4, 1)))
 
 
-def test_loss_scaling_keeps_and_exports_its_state() -> None:
+def test_loss_scaling_keeps_and_exports_its_state():
     """Gradient 4 at scale 4 is a gradient of 1; the infinite one is skipped and halves the scale."""
     arrays = results("keras_optimizers_worker")
     expected, state = reference_rules.adam(np.array(2.0), np.array(1.0), {}, lr=0.5)
@@ -121,5 +122,5 @@ def test_loss_scaling_keeps_and_exports_its_state() -> None:
         ("shape", "kernel.exp_avg_sq"),
     ],
 )
-def test_refuses(name: str, words: str) -> None:
+def test_refuses(name, words):
     assert words in str(results("keras_optimizers_worker")[f"error_{name}"])

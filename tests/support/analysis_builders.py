@@ -1,18 +1,15 @@
 """Builders of what the commands of `analysis` work on and find: runs with chosen times and accuracies, findings."""
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from builders import make_config, make_record, make_status
+from builders import make_config, make_epoch, make_record, make_status, write_finished_run, write_run
 
-from analysis.output.finding import Finding, Plot
-from analysis.output.tables import Table
+from analysis.output.finding import Finding
 from analysis.runs import table
-from analysis.runs.table import FIGURES, LoadedRun, Selection
-from common.config import config_from_dict
-from common.run_folder.records import DataRecord, Hashes, ModelRecord, NotRecorded, RunRecord, Totals, World, now
+from analysis.runs.table import FIGURES, LoadedRun
+from common.run_folder.records import DataRecord, Hashes, ModelRecord, NotRecorded, Totals, World, now
+from common.run_folder.search_record import SearchRecord, TrialRecord, write_search
 
 IMAGES = 6400  # of an epoch
 PARAMETERS = 1_000_000
@@ -20,26 +17,26 @@ PARAMETERS = 1_000_000
 
 def made_record(
     *,
-    seconds: float,
-    ranks: int = 1,
-    global_batch: int = 64,
-    accuracy: float | None = 0.9,
-    seed: int = 1,
-    validation: float = 0.0,
-    test: float = 0.0,
-    epochs: int = 2,
-    size: tuple[int, int] = (28, 28),
-    samples: tuple[int, int] = (IMAGES, 0),
-    devices: str = "cuda:0",
-    threads: int = 1,
-    classes: int = 10,
-    steps: int | None = None,
-    strategy: dict[str, Any] | None = None,
-    balance: dict[str, Any] | None = None,
-    parts: dict[str, Any] | None = None,
-    device: dict[str, Any] | None = None,
-    **changes: Any,
-) -> RunRecord:
+    seconds,
+    ranks=1,
+    global_batch=64,
+    accuracy=0.9,
+    seed=1,
+    validation=0.0,
+    test=0.0,
+    epochs=2,
+    size=(28, 28),
+    samples=(IMAGES, 0),
+    devices="cuda:0",
+    threads=1,
+    classes=10,
+    steps=None,
+    strategy=None,
+    balance=None,
+    parts=None,
+    device=None,
+    **changes,
+):
     """Return the record of a finished run on `ranks` GPUs by default.
 
     Args:
@@ -66,8 +63,8 @@ def made_record(
     )  # fmt: skip
     settings = {"training": {"seed": seed, "epochs": epochs}, "strategy": strategy or {}, "balance": balance or {}}
     settings |= {"parts": parts or {}, "device": device or {}}
-    values: dict[str, Any] = {
-        "config": config_from_dict(settings, base=make_config(Path("runs"))),
+    values = {
+        "config": make_config(Path("runs"), **settings),
         "world": world,
         "data": data,
         "model": ModelRecord(name="mlp", outputs=classes, parameters=PARAMETERS, multiply_adds_per_image=1),
@@ -78,7 +75,7 @@ def made_record(
     return make_record(**{**values, **changes})
 
 
-def made_run(name: str, *, curve: Sequence[float] = (), **settings: Any) -> LoadedRun:
+def made_run(name, *, curve=(), **settings):
     """Return a run; `curve`: its validation accuracy after each epoch."""
     figures = np.full((settings.get("epochs", 2), len(FIGURES)), np.nan)
     if len(curve):
@@ -90,9 +87,7 @@ def made_run(name: str, *, curve: Sequence[float] = (), **settings: Any) -> Load
     return LoadedRun(Path(name), record, state, figures)
 
 
-def made_runs(
-    name: str, *, seconds: Sequence[float], accuracies: Sequence[float] = (), **settings: Any
-) -> list[LoadedRun]:
+def made_runs(name, *, seconds, accuracies=(), **settings):
     """Return runs of seeds 1, 2, 3, ... with these training seconds."""
     results = accuracies or [0.9 + 0.0001 * number for number in range(len(seconds))]
     return [
@@ -101,20 +96,94 @@ def made_runs(
     ]
 
 
-def select(*groups: Sequence[LoadedRun]) -> Selection:
+def select(*groups):
     """Return what a command works on."""
     return table.select([run for group in groups for run in group])
 
 
-def rows_of(finding: Finding, title: str) -> list[dict[str, Any]]:
-    """Return the rows of the table whose title begins so, by heading."""
-    table = next(table for table in finding.tables if table.title.startswith(title))
-    return [dict(zip(table.headings, row, strict=True)) for row in table.rows]
+def write_made(folder, *groups):
+    """Write the run folders of made runs and return their folder."""
+    for run in (run for group in groups for run in group):
+        accuracies = run.figures[:, FIGURES.index("validation_accuracy")]
+        lines = [make_epoch(number, validation_accuracy=None if np.isnan(one) else float(one))
+                 for number, one in enumerate(accuracies, start=1)]  # fmt: skip
+        write_run(folder / run.folder.name, run.record, lines)
+    return folder
 
 
-def found(*, tables: Sequence[Table] = (), plots: Sequence[Plot] = (), **changes: Any) -> Finding:
-    values: dict[str, Any] = {"name": "example", "question": "Why?", "answer": "Because.", "tables": tables}
+def write_machines(folder):
+    """Write runs of a processor, of a GPU, and of two of them."""
+    return write_made(
+        folder,
+        made_runs("slow", seconds=[1200.0, 1210.0], devices="cpu"),
+        made_runs("fast", seconds=[100.0, 101.0]),
+        made_runs("fast2", seconds=[60.0, 61.0], ranks=2, global_batch=128),
+    )
+
+
+def rows_of(found, title=None):
+    """Return the rows by heading: of a table, or of the table of a finding whose title begins so, or of this number."""
+    if isinstance(title, str):
+        found = next(table for table in found.tables if table.title.startswith(title))
+    elif title is not None:
+        found = found.tables[title]
+    return [dict(zip(found.headings, row, strict=True)) for row in found.rows]
+
+
+def plot_of(found, name):
+    return next(plot for plot in found.plots if plot.name == name)
+
+
+def found(*, tables=(), plots=(), **changes):
+    values = {"name": "example", "question": "Why?", "answer": "Because.", "tables": tables}
     return Finding(**{**values, "plots": plots, **changes})
 
 
 EVIL = "<script>alert(1)</script>\"&'"
+
+
+# Searches that have ended
+
+SPACE = {
+    "learning_rate": {
+        "name": "FloatDistribution",
+        "attributes": {"low": 0.001, "high": 0.1, "log": True, "step": None},
+    },
+    "momentum": {"name": "CategoricalDistribution", "attributes": {"choices": [0.0, 0.5]}},
+}
+
+
+def rate_of(point):
+    return 0.001 * 10 ** (point / 10)
+
+
+def made_trial(framework, point, *, score, **changes):
+    values = {
+        "framework": framework, "number": point, "point": point, "state": "finished", "run": f"{framework}-t{point}",
+        "params": {"learning_rate": rate_of(point), "momentum": 0.5 * (point % 2)}, "score": score, "seconds": 10.0,
+        "ended_at": f"2026-01-01T00:{point:02}:00.000+00:00", "worker": 1,
+    }  # fmt: skip
+    return TrialRecord(**{**values, **changes})
+
+
+def made_search(trials, **changes):
+    values = {
+        "title": "made", "sampler": "random", "pruner": "none", "metric": "last_validation_accuracy", "seed": 1,
+        "drawn_once": True, "trials_each": 12, "space": SPACE, "trials": trials,
+    }  # fmt: skip
+    return SearchRecord(**{**values, **changes})
+
+
+def write_searched(folder, record):
+    """Write a search with the run folders of its trials; return its folder."""
+    for trial in record.trials:
+        if trial.run:
+            optimizer = {"learning_rate": trial.params["learning_rate"], "momentum": trial.params["momentum"]}
+            write_finished_run(
+                folder / trial.run,
+                framework=trial.framework,
+                settings={"optimizer": optimizer, "device": {"compression": "fp16", "threads": 2}},
+                accuracies=[0.1, 0.2, trial.score],
+            )
+    write_search(folder, record)
+    return folder

@@ -9,12 +9,12 @@ _SENTENCES = re.compile(r"(?<=[.!?])\s+|\n+")
 _FIGURE = re.compile(r"(?<![\w.:/=-])[-+]?\d[\d,]*(?:\.\d+)?(?![\w:/-]|\.\d)")
 
 
-def figures_of(sentence: str) -> list[str]:
+def figures_of(sentence):
     """Return the numbers of a sentence."""
     return _FIGURE.findall(sentence)
 
 
-def check_answer(answer: str) -> None:
+def check_answer(answer):
     """Check that each sentence names few figures, and that each line, the answer to one question, is short."""
     for sentence in _SENTENCES.split(answer):
         assert len(figures_of(sentence)) <= MOST_FIGURES, f"more than {MOST_FIGURES} figures: {sentence}"

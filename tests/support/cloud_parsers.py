@@ -3,9 +3,7 @@
 import json
 import os
 import subprocess
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -13,7 +11,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PYTHON = ROOT / ".venv.clouds" / "bin" / "python"
 
 
-def ask(worker: str, files: Sequence[Path], *, home: Path, variables: Mapping[str, str]) -> list[dict[str, Any]]:
+def ask(worker, files, *, home, variables):
     """Return what a worker says of each file; nothing is asked of any network."""
     if not PYTHON.exists():
         pytest.skip("SkyPilot and ParallelCluster are not installed in .venv.clouds: make cloud-parsers")

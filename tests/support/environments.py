@@ -16,7 +16,7 @@ OF_FRAMEWORK = {
 }
 
 
-def copy_environment(folder: Path, *, without: str = "") -> Path:
+def copy_environment(folder, *, without=""):
     """Copy this environment to a folder that does not exist; return the folder.
 
     Args:
@@ -29,7 +29,7 @@ def copy_environment(folder: Path, *, without: str = "") -> Path:
         if package.name != "horovod" and not package.name.startswith(left_out):
             (packages / package.name).symlink_to(package)
 
-    def unwanted(parent: str, names: list[str]) -> list[str]:
+    def unwanted(parent, names):
         return [name for name in names if name == "__pycache__" or (name.endswith(".so") and name.startswith(left_out))]
 
     here = site_packages(Path()) / "horovod"
@@ -48,7 +48,7 @@ def copy_environment(folder: Path, *, without: str = "") -> Path:
     return folder
 
 
-def _link_or_copy(source: str | Path, target: str | Path) -> None:
+def _link_or_copy(source, target):
     """Horovod's libraries have 50 MB each."""
     try:
         os.link(os.path.realpath(source), target)

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
-from rule_workers import environment
+from processes import environment
 
 PACKAGES = Path(__file__).resolve().parents[2] / ".venv.extras" / "lib" / "python3.11" / "site-packages"
 

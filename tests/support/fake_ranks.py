@@ -3,8 +3,7 @@
 import pickle
 import threading
 from collections import defaultdict
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from common.distributed.communicator import Communicator
 
@@ -12,7 +11,7 @@ Result = TypeVar("Result")
 WAIT_SECONDS = 60.0  # before a test that hangs is ended
 
 
-def alone() -> Communicator:
+def alone():
     """The only rank of a run."""
     return Communicator(rank=0, size=1, local_rank=0, local_size=1, controller="none", allgather=lambda value: [value])
 
@@ -20,14 +19,14 @@ def alone() -> Communicator:
 class Meeting:
     """Where ranks meet: an allgather ends when all have called it, or with an error when one never will."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size):
         self.size = size
-        self.ended: set[int] = set()
+        self.ended = set()
         self.changed = threading.Condition()
-        self.rounds: dict[int, dict[int, bytes]] = defaultdict(dict)
+        self.rounds = defaultdict(dict)
         self.calls = [0] * size
 
-    def allgather(self, rank: int, value: Any) -> list[Any]:
+    def allgather(self, rank, value):
         with self.changed:
             shared = self.rounds[self.calls[rank]]
             self.calls[rank] += 1
@@ -38,18 +37,18 @@ class Meeting:
                 raise RuntimeError(f"rank {rank} waits, only ranks {sorted(shared)} have come")
             return [pickle.loads(shared[other]) for other in range(self.size)]
 
-    def end(self, rank: int) -> None:
+    def end(self, rank):
         with self.changed:
             self.ended.add(rank)
             self.changed.notify_all()
 
 
-def run_ranks(size: int, work: Callable[[Communicator], Result]) -> list[Result | BaseException]:
+def run_ranks(size, work):
     """Call `work` on every rank at the same time; return what each rank returned or raised."""
     meeting = Meeting(size)
-    results: list[Any] = [None] * size
+    results = [None] * size
 
-    def run(rank: int) -> None:
+    def run(rank):
         try:
             results[rank] = work(
                 Communicator(

@@ -159,18 +159,22 @@ def check_odd(reader: Reader, folder: Path, contents: Sequence[bytes] = tuple(OD
         check(reader, folder, content, file=file, given_path=given_path)
 
 
-def try_changes(valid: bytes, one: Callable[[bytes], None], *, cost: int = 1) -> None:
-    """Call a function with valid content that is changed at random, EXAMPLES times, or of a slow one fewer times."""
+def try_each(values: st.SearchStrategy[Any], one: Callable[[Any], None], *, examples: int = EXAMPLES) -> None:
+    """Call a function with drawn values, of the same seed in each run."""
 
     @seed(SEED)
-    @settings(
-        max_examples=max(1, EXAMPLES // cost), deadline=None, database=None, suppress_health_check=list(HealthCheck)
-    )
-    @given(changes=st.lists(CHANGES, min_size=1, max_size=4))
-    def try_them(changes: list[tuple[str, int, int]]) -> None:
-        one(changed(valid, changes))
+    @settings(max_examples=examples, database=None, suppress_health_check=list(HealthCheck))
+    @given(values)
+    def try_them(value: Any) -> None:
+        one(value)
 
     try_them()
+
+
+def try_changes(valid: bytes, one: Callable[[bytes], None], *, cost: int = 1) -> None:
+    """Call a function with valid content that is changed at random, EXAMPLES times, or of a slow one fewer times."""
+    changes = st.lists(CHANGES, min_size=1, max_size=4)
+    try_each(changes, lambda chosen: one(changed(valid, chosen)), examples=max(1, EXAMPLES // cost))
 
 
 def check_sparse(reader: Reader, folder: Path) -> None:

@@ -1,6 +1,5 @@
-"""Runs the cases of `rule_cases` with `keras_impl.batch_norm` and writes the results to the file named."""
+"""Runs the cases of `rule_cases` with `keras_impl.batch_norm` on a server of ranks (`frameworks.results`)."""
 
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -104,8 +103,9 @@ def other_ways(results: dict[str, np.ndarray]) -> None:
             results[f"error_{name}"] = np.array(str(error))
 
 
-if __name__ == "__main__":
+def write(file):
+    """Save the results."""
     collected: dict[str, np.ndarray] = {}
     cases(collected)
     other_ways(collected)
-    np.savez(Path(sys.argv[1]), **collected)
+    np.savez(file, **collected)

@@ -1,6 +1,5 @@
-"""Runs the cases of `rule_cases` with `keras_impl.update_rules` and writes the results to the file named."""
+"""Runs the cases of `rule_cases` with `keras_impl.update_rules` on a server of ranks (`frameworks.results`)."""
 
-import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -208,10 +207,11 @@ def errors(results: dict[str, np.ndarray]) -> None:
         results[f"error_{name}"] = np.array(message)
 
 
-if __name__ == "__main__":
+def write(file):
+    """Save the results."""
     collected: dict[str, np.ndarray] = {}
     rules(collected)
     saved_files(collected)
     features(collected)
     errors(collected)
-    np.savez(Path(sys.argv[1]), **collected)
+    np.savez(file, **collected)

@@ -4,8 +4,6 @@ import json
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 _PROGRAM = """#!{python} -S
 import json, os, sys, time
@@ -37,22 +35,22 @@ class Answer:
 class MadePrograms:
     """Programs in a folder, to be put first on PATH."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder):
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
 
-    def add(self, name: str, *answers: Answer) -> None:
+    def add(self, name, *answers):
         """Make a program, or give it other answers: the first that fits counts; without one it is silent."""
         path = self.folder / name
         path.with_suffix(".answers").write_text(json.dumps([vars(answer) for answer in answers]))
         path.write_text(_PROGRAM.format(python=sys.executable, folder=str(self.folder), name=name))
         path.chmod(0o755)
 
-    def calls(self) -> list[list[str]]:
+    def calls(self):
         """Return all calls so far, the program's name first."""
         return [call["words"] for call in self.records()]
 
-    def records(self) -> list[dict[str, Any]]:
+    def records(self):
         """Return all calls so far: `words`, `folder`, `variables`."""
         path = self.folder / "calls.jsonl"
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []

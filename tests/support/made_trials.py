@@ -1,15 +1,11 @@
 """Trials of a search without trainers: run folders whose scores follow from the settings by a formula."""
 
-from collections.abc import Callable, Generator
 from dataclasses import replace
-from pathlib import Path
 
 from builders import make_epoch, make_record, make_status
 
 from common.run_folder.records import write_epochs, write_record
-from launch.experiments.plan import ExperimentPlan, PlannedRun
-from launch.experiments.survey import SurveyedRun, survey_run
-from launch.starting.lanes import Lane
+from launch.experiments.survey import survey_run
 
 SEARCH = """
 [search]
@@ -32,7 +28,7 @@ momentum = [0.0, 0.5, 0.9]
 """
 
 
-def write_search_file(folder: Path, *, sampler: str = "random", old: str = "", new: str = "") -> Path:
+def write_search_file(folder, *, sampler="random", old="", new=""):
     """Write a search file of 4 trials for each framework, a part of it replaced; return it."""
     text = SEARCH.format(sampler=sampler)
     assert old in text, old
@@ -41,15 +37,13 @@ def write_search_file(folder: Path, *, sampler: str = "random", old: str = "", n
     return file
 
 
-def accuracy_of(planned: PlannedRun, epoch: int) -> float:
+def accuracy_of(planned, epoch):
     """Return the validation accuracy of a made run after an epoch: the best learning rate is the largest."""
     config = planned.config
     return epoch * (config.optimizer.learning_rate + config.optimizer.momentum / 100) / 10
 
 
-def made_run(
-    plan: ExperimentPlan, planned: PlannedRun, *, lane: Lane, advance: Callable[[float, str], None]
-) -> Generator[None, None, SurveyedRun]:
+def made_run(plan, planned, *, lane, advance):
     """Stand in for `make_run`: an epoch at each step; interrupted where it is closed or pruned, as by SIGTERM."""
     folder = plan.folder / planned.name
     folder.mkdir()

@@ -6,16 +6,10 @@ from typing import Any
 from builders import make_setup, random_weights
 from fake_ranks import alone, run_ranks
 
-from common.config import Config
-from common.distributed.communicator import Communicator
 from common.distributed.console import Console
-from common.elastic.membership import Hooks, Membership
+from common.elastic.membership import Hooks
 from common.measurement.metrics import Sums
-from common.measurement.step_profile import Profiler
-from common.model.weights import Weights
 from common.run_folder.checkpoints import PartialEpoch
-from common.run_folder.records import RunState
-from common.run_folder.sharing import SharingRecord
 from common.training.elastic_session import ElasticSession
 from common.training.measured import Measured
 from common.training.session import Session
@@ -25,7 +19,7 @@ class LostRankError(Exception):
     """Another rank has ended, as Horovod would say."""
 
 
-def no_hooks(settings: Config) -> Hooks:
+def no_hooks(settings):
     """Return the part of Horovod in runs whose ranks stay."""
     return Hooks(rejoin=alone, is_lost_rank=lambda error: isinstance(error, LostRankError), listen=print)
 
@@ -33,18 +27,18 @@ def no_hooks(settings: Config) -> Hooks:
 class FakeState:
     """Weights without a model."""
 
-    def __init__(self, weights: Weights) -> None:
+    def __init__(self, weights):
         self.weights = weights
 
-    def restore(self, weights: Weights, optimizer: Weights | None = None) -> None:
+    def restore(self, weights, optimizer=None):
         """Take other weights."""
         self.weights = weights
 
-    def export_weights(self) -> Weights:
+    def export_weights(self):
         """Return the weights."""
         return self.weights
 
-    def export_optimizer(self) -> Weights:
+    def export_optimizer(self):
         """Return no state."""
         return {}
 
@@ -52,20 +46,20 @@ class FakeState:
 class FakeTrainer:
     """Has a result without training."""
 
-    profiler: Profiler | None = None
+    profiler = None
     steps_left = 0
     updates_done = 0
 
-    def __init__(self, weights: Weights, result: Measured = Measured()) -> None:  # noqa: B008 - frozen
+    def __init__(self, weights, result=Measured()):  # noqa: B008 - frozen
         self.state = FakeState(weights)
         self.epoch = 0
         self.measured = result
 
-    def result(self) -> Measured:
+    def result(self):
         """Return what it was given."""
         return self.measured
 
-    def partial_epoch(self) -> PartialEpoch:
+    def partial_epoch(self):
         """Return nothing done."""
         return PartialEpoch()
 
@@ -73,19 +67,10 @@ class FakeTrainer:
 class Played:
     """A session of one rank that has started training, and the steps of `train.py` around its epochs."""
 
-    def __init__(
-        self,
-        config: Config,
-        comm: Communicator,
-        *,
-        framework: str = "torch",
-        device: str = "cpu",
-        gpu: str | None = None,
-        membership: Membership | None = None,
-    ) -> None:
+    def __init__(self, config, comm, *, framework="torch", device="cpu", gpu=None, membership=None):
         self.comm = comm
         console = Console(comm, progress="lines")
-        self.session: Session = Session(framework=framework, comm=comm, console=console)
+        self.session = Session(framework=framework, comm=comm, console=console)
         if membership:
             self.session = ElasticSession(framework=framework, comm=comm, console=console)
             self.session.membership = membership
@@ -98,15 +83,15 @@ class Played:
 
     def end_epoch(
         self,
-        epoch: int,
+        epoch,
         *,
-        training: Sums = Sums(60.0, 30, 120),  # noqa: B008 - frozen
-        training_seconds: float = 2.0,
-        data_wait_seconds: float = 0.5,
-        validation: Sums = Sums(),  # noqa: B008 - frozen
-        validation_seconds: float = 0.0,
-        weights: Weights | None = None,
-    ) -> bool:
+        training=Sums(60.0, 30, 120),  # noqa: B008 - frozen
+        training_seconds=2.0,
+        data_wait_seconds=0.5,
+        validation=Sums(),  # noqa: B008 - frozen
+        validation_seconds=0.0,
+        weights=None,
+    ):
         """End an epoch with what this rank measured; return whether the run continues."""
         measured = Measured(sums=training, seconds=training_seconds, data_wait_seconds=data_wait_seconds)
         trainer = FakeTrainer(random_weights(self.setup, seed=epoch) if weights is None else weights, measured)
@@ -119,16 +104,16 @@ class Played:
 
     def finish(
         self,
-        test: Sums = Sums(8.0, 15, 20),  # noqa: B008 - frozen
+        test=Sums(8.0, 15, 20),  # noqa: B008 - frozen
         *,
-        seconds: float = 0.5,
-        sharing: SharingRecord | None = None,
-    ) -> None:
+        seconds=0.5,
+        sharing=None,
+    ):
         """End the run with its test."""
         trainer = FakeTrainer(random_weights(self.setup, seed=99))
         self.session.finish(trainer, Measured(sums=test, seconds=seconds), sharing, peak_memory_bytes=None)
 
-    def end(self, state: RunState) -> None:
+    def end(self, state):
         """End the run early."""
         self.session.recorder.end(state, message="by the test")
 
@@ -136,10 +121,10 @@ class Played:
 Script = Callable[[Played], Any]
 
 
-def play(config: Config, script: Script, *, size: int = 1, gpu: str | None = None) -> list[Any]:
+def play(config, script, *, size=1, gpu=None):
     """Start a session on every rank and run the script of a trainer with it; return what the ranks returned."""
 
-    def work(comm: Communicator) -> Any:
+    def work(comm):
         return script(Played(config, comm, device=f"cpu {comm.rank}", gpu=gpu))
 
     return [work(alone())] if size == 1 else run_ranks(size, work)

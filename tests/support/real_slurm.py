@@ -28,7 +28,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -99,7 +98,7 @@ wait
 """
 
 
-def why_not() -> str | None:
+def why_not():
     """Return why there can be no Slurm on this machine; None where there can."""
     if os.geteuid() != 0:
         return "only root can start a Slurm of its own"
@@ -114,24 +113,24 @@ class Slurm:
     folder: Path
     environment: dict[str, str]
 
-    def command(self, *command: str) -> str:
+    def command(self, *command):
         """Run a command of Slurm, or a program that calls one, and return what it prints; it must succeed."""
         done = subprocess.run(command, env=self.environment, capture_output=True, text=True)
         assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
         return done.stdout
 
-    def job(self, job: str) -> dict[str, str]:
+    def job(self, job):
         """Return what Slurm knows of a job, or of a task of an array (7_1), by Slurm's names: JobState, ExitCode."""
         words = self.command("scontrol", "show", "job", "--oneliner", job).split()
         return dict(word.split("=", 1) for word in words if "=" in word)
 
-    def printed(self, job: str) -> str:
+    def printed(self, job):
         """Return what Slurm says of a job, and the end of what the job has printed."""
         said = self.command("scontrol", "show", "job", job)
         (file,) = (line.partition("=")[2] for line in said.splitlines() if line.strip().startswith("StdOut="))
         return said + (Path(file).read_text()[-4000:] if Path(file).is_file() else f"no {file}")
 
-    def wait_for(self, job: str, *states: str) -> dict[str, str]:
+    def wait_for(self, job, *states):
         """Wait until a job is in one of these states; fail at once if it has ended in another."""
         deadline = time.monotonic() + WAIT_SECONDS
         while (found := self.job(job))["JobState"] not in states:
@@ -142,7 +141,7 @@ class Slurm:
 
 
 @contextmanager
-def real_slurm(*, binds: bool = False) -> Iterator[Slurm]:
+def real_slurm(*, binds=False):
     """Start Slurm, wait until its nodes are idle, and end it with all its jobs.
 
     Args:
@@ -159,14 +158,14 @@ def real_slurm(*, binds: bool = False) -> Iterator[Slurm]:
         shutil.rmtree(folder)
 
 
-def _environment(folder: Path) -> dict[str, str]:
+def _environment(folder):
     variables = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "SBATCH_"))}
     as_root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     # MPI's own files go where they are removed, too.
     return {**variables, **as_root, "SLURM_CONF": str(folder / "slurm.conf"), "TMPDIR": str(folder / "tmp")}
 
 
-def _fill(folder: Path, *, binds: bool) -> None:
+def _fill(folder, *, binds):
     parts = ["munge", "state", "pmix", "tmp", *(f"{node}/{part}" for node in NODES for part in ("spool", "tmp"))]
     for part in parts:
         (folder / part).mkdir(parents=True)
@@ -188,14 +187,14 @@ def _fill(folder: Path, *, binds: bool) -> None:
     (folder / "slurm.conf").write_text(configuration)
 
 
-def _free_ports(count: int) -> list[int]:
+def _free_ports(count):
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
         return [opened.getsockname()[1] for opened in sockets]
 
 
 @contextmanager
-def _running(slurm: Slurm) -> Iterator[Slurm]:
+def _running(slurm):
     # Where the tests are killed, unshare is killed with them, and with it the first process of the namespace.
     namespace = ["setpriv", "--pdeathsig", "KILL", "unshare", "--pid", "--mount-proc", "--kill-child", "--fork"]
     log = slurm.folder / "log"
@@ -218,9 +217,9 @@ def _running(slurm: Slurm) -> Iterator[Slurm]:
         process.wait()
 
 
-def _wait_for_nodes(slurm: Slurm, process: subprocess.Popen[bytes], log: Path) -> None:
+def _wait_for_nodes(slurm, process, log):
     deadline = time.monotonic() + WAIT_SECONDS
-    states: list[str] = []
+    states = []
     while states != ["idle"] * len(NODES):
         assert process.poll() is None and time.monotonic() < deadline, log.read_text(errors="replace")
         time.sleep(POLL_SECONDS)

@@ -1,7 +1,4 @@
-"""Runs the cases of `rule_cases` with torch itself and writes the results to the file named."""
-
-import sys
-from pathlib import Path
+"""Runs the cases of `rule_cases` with torch itself, on a server of ranks (`frameworks.results`)."""
 
 import numpy as np
 import torch
@@ -105,9 +102,10 @@ def schedules(results: dict[str, np.ndarray]) -> None:
         results[f"schedule/{name}"] = np.array(rates)
 
 
-if __name__ == "__main__":
+def write(file):
+    """Save the results."""
     collected: dict[str, np.ndarray] = {}
     optimizers(collected)
     batch_norm(collected)
     schedules(collected)
-    np.savez(Path(sys.argv[1]), **collected)
+    np.savez(file, **collected)

@@ -1,18 +1,12 @@
-"""One framework's side of `test_twins.py`, in its own process: `python tests/support/twins_worker.py torch FOLDER`.
-
-Writes FOLDER/facts.json: names, shapes, hashes, help.
-"""
+"""One framework's side of `test_twins.py`, on a server of ranks: names, shapes, hashes, help."""
 
 import contextlib
 import importlib
 import io
 import itertools
-import json
 import math
 import os
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from fake_ranks import alone
@@ -145,9 +139,9 @@ SIDES: dict[str, Callable[..., dict[str, Any]]] = {"torch": _shapes_torch, "kera
 LAYOUTS: dict[str, Callable[[], dict[str, Any]]] = {"torch": _layout_torch, "keras": _layout_keras}
 
 
-def main() -> None:
-    """Write the facts of one framework."""
-    framework, folder = sys.argv[1], Path(sys.argv[2])
+def facts_of(framework: str) -> dict[str, Any]:
+    """Return the facts of a framework."""
+    os.environ["COLUMNS"] = "120"  # of help
     facts: dict[str, Any] = {
         "help": {program: _help(f"{framework}_impl.{program}") for program in ("train", "predict")},
         "models": {},
@@ -158,10 +152,4 @@ def main() -> None:
     facts["layout"] = LAYOUTS[framework]()
     if framework == "torch":
         facts["torchvision"] = _torchvision_layers()
-    (folder / "facts.json").write_text(json.dumps(facts))
-
-
-if __name__ == "__main__":
-    main()
-    sys.stdout.flush()
-    os._exit(0)  # TensorFlow and Horovod take their time to leave
+    return facts

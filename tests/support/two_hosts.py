@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -95,14 +95,12 @@ class Hosts:
     addresses: Mapping[str, str]
     identity: str
 
-    def command(self, host: str, command: Sequence[str]) -> list[str]:
+    def command(self, host, command):
         """Return the command that runs another one on a host, in the repository's folder."""
         namespaces = ["--net", "--uts", "--mount", "--pid"]
         return [_program("nsenter"), "--target", str(self.processes[host]), *namespaces, f"--wdns={ROOT}", *command]
 
-    def run(
-        self, host: str, command: Sequence[str], *, environment: Mapping[str, str] | None = None
-    ) -> subprocess.CompletedProcess[str]:
+    def run(self, host, command, *, environment=None):
         """Run a program of the repository's Python on a host and return what it printed."""
         path = f"{Path(sys.executable).parent}:{_PATH}"
         variables = {**os.environ, "PATH": path, "TF_CPP_MIN_LOG_LEVEL": "3", **(environment or {})}
@@ -116,7 +114,7 @@ class Hosts:
             timeout=4 * PATIENCE_SECONDS,
         )
 
-    def running(self, host: str) -> list[str]:
+    def running(self, host):
         """Return the command lines of the processes on a host."""
         space = Path(f"/proc/{self.processes[host]}/ns/pid").readlink()
         found = []
@@ -127,7 +125,7 @@ class Hosts:
         return found
 
 
-def require_namespaces() -> None:
+def require_namespaces():
     """Skip the test where hosts cannot be made, with the reason."""
     missing = [name for name in _PROGRAMS if shutil.which(name, path=_PATH) is None]
     if missing:
@@ -140,7 +138,7 @@ def require_namespaces() -> None:
 
 
 @contextmanager
-def several_hosts(folder: Path, *, names: Sequence[str], link: Link | None = None) -> Iterator[Hosts]:
+def several_hosts(folder, *, names, link=None):
     """Make hosts joined by a switch and end them afterwards, with all that runs on them.
 
     Args:
@@ -182,7 +180,7 @@ class _Holder:
 
 
 @contextmanager
-def _held(name: str, words: Sequence[str], *, log: Path) -> Iterator[_Holder]:
+def _held(name, words, *, log):
     """Start a shell script as first process of new namespaces; kill them afterwards, with all processes in them."""
     unshared = ["--net", "--uts", "--mount", "--mount-proc", "--pid", "--fork", "--kill-child"]
     command = [
@@ -201,7 +199,6 @@ def _held(name: str, words: Sequence[str], *, log: Path) -> Iterator[_Holder]:
         ) as process,
     ):
         try:
-            assert process.stdin and process.stdout
             if process.stdout.readline() != "ready\n":
                 raise RuntimeError(f"the host {name} did not start: {log.read_text()}")
             (first,) = psutil.Process(process.pid).children()
@@ -211,9 +208,7 @@ def _held(name: str, words: Sequence[str], *, log: Path) -> Iterator[_Holder]:
 
 
 @contextmanager
-def _slow_switch(
-    processes: Mapping[str, int], addresses: Mapping[str, str], *, link: Link, log: Path
-) -> Iterator[None]:
+def _slow_switch(processes, addresses, *, link, log):
     """Join hosts by `slow_switch.py`, which ends with this."""
     ends = [f"{process}={addresses[name]}" for name, process in processes.items()]
     words = [str(link.latency_seconds + _BURST_BYTES / link.bytes_per_second), INTERFACE, *ends]
@@ -227,7 +222,6 @@ def _slow_switch(
         ) as process,
     ):
         try:
-            assert process.stdout
             if process.stdout.readline() != "ready\n":
                 raise RuntimeError(f"the switch did not start: {log.read_text()}")
             yield
@@ -235,7 +229,7 @@ def _slow_switch(
             process.kill()
 
 
-def _slow_down(host: int, link: Link) -> None:
+def _slow_down(host, link):
     """Limit what leaves a host, and let TCP use all of it from the first byte on.
 
     A bucket that has filled up while nothing was sent lets its burst pass at once: the switch takes the time of that.
@@ -251,20 +245,20 @@ def _slow_down(host: int, link: Link) -> None:
         _run_inside(host, ["sh", "-c", 'echo "$1" > "/proc/sys/net/ipv4/$0"', name, value])
 
 
-def _plug_in(host: int, switch: int, *, port: str) -> None:
+def _plug_in(host, switch, *, port):
     """Lay a cable from a host to a port of the switch, both given by process numbers."""
     cable = ["ip", "link", "add", INTERFACE, "netns", str(host), "type", "veth", "peer", "name", port]
     _run_inside(host, [*cable, "netns", str(switch)])
     _run_inside(switch, ["ip", "link", "set", port, "master", "bridge", "up"])
 
 
-def _run_inside(host: int, command: Sequence[str]) -> None:
+def _run_inside(host, command):
     """Run a program of this machine in the network of a host."""
     before = [_program("nsenter"), "--target", str(host), "--net"]
     subprocess.run([*before, _program(command[0]), *command[1:]], check=True)
 
 
-def _write_ssh_files(folder: Path, addresses: Mapping[str, str]) -> Path:
+def _write_ssh_files(folder, addresses):
     """Write what ssh and sshd read on every host; return the path of the key that opens all of them."""
     for key in ("host_key", "identity"):
         subprocess.run([_program("ssh-keygen"), "-q", "-t", "ed25519", "-N", "", "-f", str(folder / key)], check=True)
@@ -281,7 +275,7 @@ def _write_ssh_files(folder: Path, addresses: Mapping[str, str]) -> Path:
     return folder / "identity"
 
 
-def _wait_for_line(log: Path, words: str) -> None:
+def _wait_for_line(log, words):
     end = time.monotonic() + PATIENCE_SECONDS
     while words not in log.read_text():
         if time.monotonic() > end:
@@ -289,7 +283,7 @@ def _wait_for_line(log: Path, words: str) -> None:
         time.sleep(0.02)
 
 
-def _program(name: str) -> str:
+def _program(name):
     found = shutil.which(name, path=_PATH)
     assert found, f"require_namespaces() has looked for {name}"
     return found

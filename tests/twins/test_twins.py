@@ -6,25 +6,21 @@ they compute is compared in `test_parity.py`.
 
 import ast
 import difflib
-import importlib.util
 import itertools
-import json
 import re
-import subprocess
-import sys
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from rule_workers import TESTS, environment
+from frameworks import call
 
 from common.checks.parity_cases import IMAGES, make_spec
 from common.model.specs import BatchNorm, Convolution, Dense, MaxPooling, ModelSpec, model_spec
 from common.model.weights import draw_initial_weights, weights_hash
 
-ROOT = TESTS.parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 FRAMEWORKS = ("torch", "keras")
 # facts: exact counts of trainable values
 PARAMETERS = {
@@ -279,40 +275,21 @@ def test_train_is_short_and_has_no_nested_function(framework: str) -> None:
 Side = dict[str, Any]  # what one framework's worker wrote
 
 
-@cache
-def _side(framework: str, folder: Path) -> Side | str:
-    folder.mkdir()
-    command = [sys.executable, str(TESTS / "twins_worker.py"), framework, str(folder)]
-    process = subprocess.run(
-        command, env=environment() | {"COLUMNS": "120"}, capture_output=True, text=True, timeout=300, check=False
-    )
-    if process.returncode:
-        return f"{framework} ended with {process.returncode}\n{process.stdout[-2000:]}\n{process.stderr[-4000:]}"
-    facts: Side = json.loads((folder / "facts.json").read_text())
-    return facts
+@pytest.fixture(scope="module")
+def side_of(tmp_path_factory):
+    """A function of a framework that returns its side."""
+    folder = tmp_path_factory.mktemp("twins")
+    return cache(lambda framework: call(framework, "twins_worker:facts_of", framework, folder=folder))
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("twins")
-
-
-def side_of(framework: str, results: Path) -> Side:
-    if importlib.util.find_spec(framework) is None:
-        pytest.skip(f"{framework} is not installed")
-    side = _side(framework, results / framework)
-    assert isinstance(side, dict), side
-    return side
+def torch_side(side_of):
+    return side_of("torch")
 
 
 @pytest.fixture(scope="module")
-def torch_side(results: Path) -> Side:
-    return side_of("torch", results)
-
-
-@pytest.fixture(scope="module")
-def keras_side(results: Path) -> Side:
-    return side_of("keras", results)
+def keras_side(side_of):
+    return side_of("keras")
 
 
 @pytest.fixture(params=FRAMEWORKS)

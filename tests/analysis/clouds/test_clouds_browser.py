@@ -1,7 +1,5 @@
 """The page of `clouds` in a real headless Chromium: nothing goes wrong, and it fits a phone."""
 
-from pathlib import Path
-
 import pytest
 from browser import started_browser
 
@@ -10,7 +8,7 @@ from analysis.__main__ import main
 pytestmark = pytest.mark.browser
 
 
-def test_the_page_fits_a_phone_and_loads_nothing(tmp_path: Path) -> None:
+def test_the_page_fits_a_phone_and_loads_nothing(tmp_path):
     page = tmp_path / "clouds.html"
     assert main(["clouds", "--output", str(page)]) == 0
     with started_browser(tmp_path) as browser:

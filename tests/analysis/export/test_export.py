@@ -4,12 +4,11 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 from builders import make_status, write_finished_run
 from extras import environment_with_extras
-from rule_workers import environment
+from processes import environment
 
 from analysis.__main__ import main
 
@@ -46,7 +45,7 @@ print("answer", json.dumps(found))
 
 
 @pytest.fixture
-def runs(tmp_path: Path) -> Path:
+def runs(tmp_path):
     """Two runs of one name in two folders: one finished, one of the other framework that failed."""
     folder = tmp_path / "runs"
     done = make_status(state="finished", started_at=STARTED, ended_at=STARTED)
@@ -55,13 +54,13 @@ def runs(tmp_path: Path) -> Path:
     return folder
 
 
-def run(command: list[str], variables: dict[str, str]) -> str:
+def run(command, variables):
     done = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
 
 
-def check(found: dict[str, Any]) -> None:
+def check(found):
     """Check the figures of the finished run."""
     assert found["scalars"]["validation_accuracy"] == [[2, 0.5], [3, 0.75]]
     assert found["scalars"]["training_seconds"] == [[1, 30.0], [2, 30.0], [3, 30.0]]
@@ -70,7 +69,7 @@ def check(found: dict[str, Any]) -> None:
     assert "run/energy_joules" not in found["scalars"], "it was not measured"
 
 
-def test_tensorboard_shows_settings_and_figures(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_tensorboard_shows_settings_and_figures(runs, tmp_path, capsys):
     folder = tmp_path / "events"
     assert main(["export", str(runs), "--to", "tensorboard", "--folder", str(folder)]) == 0
     assert capsys.readouterr().out == f"export: 2 runs in {folder}. Open: tensorboard --logdir {folder}\n"
@@ -84,7 +83,7 @@ def test_tensorboard_shows_settings_and_figures(runs: Path, tmp_path: Path, caps
 
 
 @pytest.mark.ci
-def test_mlflow_has_settings_figures_and_files(runs: Path, tmp_path: Path) -> None:
+def test_mlflow_has_settings_figures_and_files(runs, tmp_path):
     folder, variables = tmp_path / "store", environment_with_extras()
     program = f"from analysis.__main__ import main; import sys; assert main(sys.argv[2:]) == 0{MLFLOW_READER}"
     command = [sys.executable, "-c", program, str(folder), "export", str(runs), "--to", "mlflow", "--folder"]
@@ -100,14 +99,13 @@ def test_mlflow_has_settings_figures_and_files(runs: Path, tmp_path: Path) -> No
     assert found["b/r1"]["framework"] == "keras"
 
 
-def test_bad_input_is_one_line(runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    def error_of(to: str, folder: Path) -> str:
+def test_a_package_that_is_missing_is_named(runs, monkeypatch, capsys):
+    def error_of(to, folder):
         assert main(["export", str(runs), "--to", to, "--folder", str(folder)]) == 2
         error = capsys.readouterr().err
         assert error.count("\n") == 1
         return error
 
-    assert "the folder is not empty and nothing in it is changed. Received: " in error_of("tensorboard", runs)
     monkeypatch.setitem(sys.modules, "mlflow", None)
     assert "MLflow's store needs its packages" in error_of("mlflow", runs.parent / "new")
     for name in [*sys.modules, "tensorboard"]:

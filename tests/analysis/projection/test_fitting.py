@@ -11,7 +11,7 @@ from analysis.projection.measured import MeasuredStep
 from analysis.projection.peaks import Peaks
 
 
-def test_planted_efficiencies_are_found() -> None:
+def test_planted_efficiencies_are_found():
     found = fitted(made_steps(), PEAKS)
     for name in ("compute", "dense", "half", "step_seconds", "thread_seconds", "byte_seconds"):
         assert getattr(found, name) == pytest.approx(getattr(PLANTED, name), rel=0.15), name
@@ -19,7 +19,7 @@ def test_planted_efficiencies_are_found() -> None:
     assert steps.seconds(found) == pytest.approx(steps.measured, rel=0.02)
 
 
-def test_only_products_of_efficiencies_and_peaks_are_found() -> None:
+def test_only_products_of_efficiencies_and_peaks_are_found():
     twice = {
         threads: Peaks(device="", threads=threads, flops_per_second=2e11 * threads, bytes_per_second=6e10)
         for threads in PEAKS
@@ -29,7 +29,7 @@ def test_only_products_of_efficiencies_and_peaks_are_found() -> None:
     assert halved.step_seconds == pytest.approx(once.step_seconds, rel=0.05)
 
 
-def test_a_disturbed_step_hardly_changes_the_fit() -> None:
+def test_a_disturbed_step_hardly_changes_the_fit():
     steps = made_steps()
     disturbed = [replace(steps[0], seconds=(20 * steps[0].undisturbed,)), *steps[1:]]
     logs = [np.log(astuple(fitted(of_fit, PEAKS))) for of_fit in (steps, disturbed)]
@@ -39,7 +39,7 @@ def test_a_disturbed_step_hardly_changes_the_fit() -> None:
 
 
 @pytest.mark.parametrize("by", ["model", "batch"])
-def test_what_is_left_out_is_predicted_and_takes_no_part(by: str) -> None:
+def test_what_is_left_out_is_predicted_and_takes_no_part(by):
     steps = made_steps()
     found = held_out(steps, PEAKS, by=by)
     assert list(found) != [] and set(found) == set(steps)
@@ -52,12 +52,12 @@ def test_what_is_left_out_is_predicted_and_takes_no_part(by: str) -> None:
             assert again[new][1] == pytest.approx(found[old][1])
 
 
-def test_one_value_leaves_nothing_to_fit_to() -> None:
+def test_one_value_leaves_nothing_to_fit_to():
     assert held_out([step for step in made_steps() if step.model == "mlp"], PEAKS, by="model") == {}
 
 
-def test_ranks_of_a_machine_share_its_peaks_and_exchange_gradients() -> None:
-    def seconds(**changes: int) -> float:
+def test_ranks_of_a_machine_share_its_peaks_and_exchange_gradients():
+    def seconds(**changes):
         step = MeasuredStep(**{**vars(made_steps()[-3]), "threads": 1, "ranks": 1, **changes})
         return float(Steps([step], shared).seconds(PLANTED)[0])
 

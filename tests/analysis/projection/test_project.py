@@ -2,15 +2,13 @@
 
 import math
 from dataclasses import replace
-from typing import Any
 
 import pytest
-from made_steps import MACHINE, PEAKS, made_study
+from made_steps import MACHINE, PEAKS
 
 from analysis.projection.peaks import Peaks, peaks_of
-from analysis.projection.project import StepProjection, project
+from analysis.projection.project import project
 from analysis.projection.ratio import speed_ratio
-from analysis.projection.study import Study
 from analysis.projection.work import step_operations
 from common.errors import UserError
 from common.model.specs import model_spec
@@ -19,16 +17,11 @@ from common.sites.table import Cpu, read_sites
 GPUS = read_sites().gpus
 
 
-@pytest.fixture(scope="module")
-def study() -> Study:
-    return made_study()
-
-
-def projected(study: Study, device: Any = GPUS["v100"], **settings: Any) -> StepProjection:
+def projected(study, device=GPUS["v100"], **settings):
     return project("cnn", **{"image": (1, 28, 28), "batch": 64, "device": device, "study": study, **settings})
 
 
-def test_the_parts_of_a_step_by_hand(study: Study) -> None:
+def test_the_parts_of_a_step_by_hand(study):
     found, fitted = projected(study), study.fits["torch"].efficiencies
     operations = step_operations(model_spec("cnn", input_shape=(1, 28, 28), outputs=10), batch=64)
     backward = sum(
@@ -49,7 +42,7 @@ def test_the_parts_of_a_step_by_hand(study: Study) -> None:
     assert found.images_per_second == pytest.approx(64 / found.seconds)
 
 
-def test_the_exchange_of_four_ranks_is_that_of_a_ring(study: Study) -> None:
+def test_the_exchange_of_four_ranks_is_that_of_a_ring(study):
     fitted, sent = study.fits["torch"].efficiencies, 4 * 21_840
     found = projected(study, ranks=4, bandwidth=1e9)
     assert found.parts["exchange"] == pytest.approx(6 * fitted.latency_seconds + 6 / 4 * sent / 1e9)
@@ -58,13 +51,13 @@ def test_the_exchange_of_four_ranks_is_that_of_a_ring(study: Study) -> None:
     assert found.images == 256 and found.epoch_seconds(1000)[1] == pytest.approx(3 * found.seconds)
 
 
-def test_inference_is_the_input_and_the_forward_pass(study: Study) -> None:
+def test_inference_is_the_input_and_the_forward_pass(study):
     found, whole = projected(study, training=False, ranks=2), projected(study, ranks=2)
     assert found.parts["backward"] == found.parts["update"] == found.parts["exchange"] == 0
     assert found.parts["forward"] == whole.parts["forward"] and found.parts["overhead"] < whole.parts["overhead"]
 
 
-def test_the_interval_of_the_measured_machine_is_that_of_errors_on_left_out_models(study: Study) -> None:
+def test_the_interval_of_the_measured_machine_is_that_of_errors_on_left_out_models(study):
     found = projected(study, PEAKS[1])
     low, high = study.fits["torch"].errors
     assert found.validated and MACHINE in found.basis and "assumption" not in found.basis
@@ -72,7 +65,7 @@ def test_the_interval_of_the_measured_machine_is_that_of_errors_on_left_out_mode
     assert found.seconds_high == pytest.approx(max(1, high) * found.seconds)
 
 
-def test_a_machine_that_was_never_measured_has_the_interval_of_all_efficiencies(study: Study) -> None:
+def test_a_machine_that_was_never_measured_has_the_interval_of_all_efficiencies(study):
     found = projected(study, batch=65536)
     assert not found.validated and found.basis.startswith("assumption: never measured there")
     spread = [fit.highest / fit.lowest for fit in study.fits.values()]
@@ -81,13 +74,13 @@ def test_a_machine_that_was_never_measured_has_the_interval_of_all_efficiencies(
     assert found.seconds_low < found.seconds < found.seconds_high
 
 
-def test_tensor_cores_count_in_mixed_precision_where_there_are_some(study: Study) -> None:
+def test_tensor_cores_count_in_mixed_precision_where_there_are_some(study):
     assert peaks_of(GPUS["v100"], dtype="float16").flops_per_second == 125e12
     assert peaks_of(GPUS["m60"], dtype="float16") == peaks_of(GPUS["m60"])
     assert projected(study, dtype="bfloat16").seconds < projected(study).seconds
 
 
-def test_what_cannot_be_projected_is_one_line(study: Study) -> None:
+def test_what_cannot_be_projected_is_one_line(study):
     cpu = Cpu(name="old", fp32_tflops=0.1, cores=1, threads=1, clock_ghz=1.0, source="")
     with pytest.raises(UserError, match=r"needs the memory bandwidth of the device. Received: old. State"):
         projected(study, cpu)
@@ -97,7 +90,7 @@ def test_what_cannot_be_projected_is_one_line(study: Study) -> None:
         projected(study, image=(1, 4, 4))
 
 
-def test_ratios_lie_between_overhead_compute_and_memory(study: Study) -> None:
+def test_ratios_lie_between_overhead_compute_and_memory(study):
     v100, m60 = GPUS["v100"], GPUS["m60"]
     compute, memory = 15.7 / 4.8, 900 / 160
     large = speed_ratio("resnet34", image=(3, 224, 224), batch=256, first=v100, second=m60, study=study)
@@ -112,8 +105,8 @@ def test_ratios_lie_between_overhead_compute_and_memory(study: Study) -> None:
     assert (same.low, same.ratio, same.high) == (1, 1, 1)
 
 
-def test_a_device_without_tensor_cores_computes_in_float32_beside_one_with_them(study: Study) -> None:
-    settings: dict[str, Any] = {"image": (3, 224, 224), "batch": 64, "study": study}
+def test_a_device_without_tensor_cores_computes_in_float32_beside_one_with_them(study):
+    settings = {"image": (3, 224, 224), "batch": 64, "study": study}
     found = speed_ratio("resnet34", first=GPUS["v100"], second=GPUS["m60"], dtype="float16", **settings)
     # Compute alone: tensor cores against FP32, less some overhead; memory alone: half the bytes at 900 GB/s.
     assert 20 < found.high <= 125 / 4.8 and 900 / 160 < found.low <= 2 * 900 / 160
@@ -121,7 +114,7 @@ def test_a_device_without_tensor_cores_computes_in_float32_beside_one_with_them(
     assert mixed.parts["forward"] < single.parts["forward"]
 
 
-def test_threads_of_a_processor_cost_time_to_wake(study: Study) -> None:
+def test_threads_of_a_processor_cost_time_to_wake(study):
     one = Peaks(device="x", threads=1, flops_per_second=1e12, bytes_per_second=1e11)
     found = [projected(study, replace(one, threads=threads)).parts["overhead"] for threads in (1, 2, 16)]
     each = found[1] - found[0]

@@ -1,8 +1,6 @@
 """`python -m analysis compare`: two runs, what differs and what came of it."""
 
 import json
-from pathlib import Path
-from typing import Any
 
 import pytest
 from builders import make_environment, make_status, make_trace, make_world, write_finished_run
@@ -15,12 +13,12 @@ from analysis.runs.table import runs_in
 from common.run_folder.records import Hashes, NotRecorded, now
 
 
-def shown_by(capsys: pytest.CaptureFixture[str], *folders: Path) -> dict[str, Any]:
+def shown_by(capsys, *folders):
     assert main(["compare", *map(str, folders), "--format", "json"]) == 0
     return json.loads(capsys.readouterr().out)
 
 
-def test_the_same_experiment_twice(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_same_experiment_twice(tmp_path, capsys):
     first = write_finished_run(tmp_path / "first", seconds=100.0)
     second = write_finished_run(tmp_path / "second", seconds=80.0, framework="keras", totals={"test_accuracy": 0.925})
     found = shown_by(capsys, first, second)
@@ -47,24 +45,20 @@ def test_the_same_experiment_twice(tmp_path: Path, capsys: pytest.CaptureFixture
     assert main(["compare", str(first), str(second), "--strict"]) == 0
 
 
-def test_times_of_runs_that_had_other_neighbors_are_not_compared(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_times_of_runs_that_had_other_neighbors_are_not_compared(tmp_path, capsys):
     runs = [write_finished_run(tmp_path / str(count), world={"at_once": count}) for count in (1, 2)]
     found = shown_by(capsys, *runs)
     assert found["flags"] == ["1 and 2 runs were made at once, their times are not to be compared"]
     assert ("ranks", "at_once") in [(row["subject"], row["what"]) for row in found["tables"][0]["rows"]]
 
 
-def test_times_of_runs_that_were_tuned_otherwise_are_not_compared(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_times_of_runs_that_were_tuned_otherwise_are_not_compared(tmp_path, capsys):
     environments = [make_environment(variables=variables) for variables in ({}, {"HOROVOD_CYCLE_TIME": "5"})]
     runs = [write_finished_run(tmp_path / f"{one.variables}", environment=one) for one in environments]
     assert shown_by(capsys, *runs)["flags"] == ["tuning variables differ: none and HOROVOD_CYCLE_TIME 5"]
 
 
-def test_all_that_differs_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_that_differs_is_shown(tmp_path, capsys):
     first = write_finished_run(tmp_path / "first")
     environment = next(runs_in(load_runs([first]).runs)).record.environment
     assert not isinstance(environment, NotRecorded)
@@ -96,7 +90,7 @@ def test_all_that_differs_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture
     assert "first weights differ" in capsys.readouterr().err
 
 
-def test_layout_and_pinned_memory_are_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_layout_and_pinned_memory_are_shown(tmp_path, capsys):
     world = {"pinned_memory": NotRecorded("not applicable: an example")}
     first = write_finished_run(tmp_path / "first", framework="keras", world=world)
     device = {"channels_last": False, "pinned_memory": True}
@@ -107,7 +101,7 @@ def test_layout_and_pinned_memory_are_shown(tmp_path: Path, capsys: pytest.Captu
     assert rows["ranks", "pinned_memory"] == ("not recorded: not applicable: an example", "True")
 
 
-def test_what_one_did_not_record_is_one_difference(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_one_did_not_record_is_one_difference(tmp_path, capsys):
     first = write_finished_run(tmp_path / "first")
     lost = NotRecorded("lost")
     second = write_finished_run(tmp_path / "second", config=lost, hashes=lost, origin="imported", status=lost)
@@ -128,11 +122,11 @@ def test_what_one_did_not_record_is_one_difference(tmp_path: Path, capsys: pytes
         (NotRecorded("x"), {"a": 1}, [("", "not recorded: x", "recorded")]),
     ],
 )
-def test_differing_leaves(first: Any, second: Any, expected: list[tuple[str, str, str]]) -> None:
+def test_differing_leaves(first, second, expected):
     assert list(differing_leaves(first, second)) == expected
 
 
-def test_metered_runs_show_energy_and_no_comparable_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_metered_runs_show_energy_and_no_comparable_time(tmp_path, capsys):
     phases = {"training": 10, "test": 2}
     for name, watts in (("first", 10.0), ("second", 25.0)):
         trace = make_trace(phases, {"cpu0": dict.fromkeys(phases, watts)})
@@ -157,14 +151,12 @@ def test_metered_runs_show_energy_and_no_comparable_time(tmp_path: Path, capsys:
         ),
     ],
 )
-def test_what_is_missing_or_wrong_is_reported(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], changes: dict[str, Any], words: str
-) -> None:
+def test_what_is_missing_or_wrong_is_reported(tmp_path, capsys, changes, words):
     second = write_finished_run(tmp_path / "second", **changes)
     assert words in shown_by(capsys, write_finished_run(tmp_path / "first"), second)["answer"]
 
 
-def test_the_plot_has_both_runs(tmp_path: Path) -> None:
+def test_the_plot_has_both_runs(tmp_path):
     folders = [write_finished_run(tmp_path / name) for name in ("first", "second")]
     (plot,) = find(load_runs(folders)).plots
     loss, accuracy = plot.figure.axes
@@ -175,7 +167,7 @@ def test_the_plot_has_both_runs(tmp_path: Path) -> None:
     assert len(plot.data.rows) == 12
 
 
-def test_without_epochs_there_is_no_plot_but_a_note(tmp_path: Path) -> None:
+def test_without_epochs_there_is_no_plot_but_a_note(tmp_path):
     folders = [write_finished_run(tmp_path / name) for name in ("first", "second")]
     for folder in folders:
         (folder / "epochs.jsonl").write_text("")
@@ -183,24 +175,11 @@ def test_without_epochs_there_is_no_plot_but_a_note(tmp_path: Path) -> None:
     assert found.plots == [] and any(note.startswith("no plot: there are no epochs") for note in found.notes)
 
 
-def test_other_than_two_runs_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    first, second, third = (write_finished_run(tmp_path / name) for name in ("first", "second", "third"))
-    assert main(["compare", str(first), str(second), str(third)]) == 2
-    assert (
-        "two different runs are compared. Received: 3 different runs that can be read. Name two"
-        in capsys.readouterr().err
-    )
-    assert main(["compare", str(first), str(first)]) == 2
-    assert f"Received: {first}, 2 times. Name another one" in capsys.readouterr().err
-    (second / "run.json").write_text("{")
-    capsys.readouterr()
-    assert main(["compare", str(first), str(second)]) == 2
-    error = capsys.readouterr().err.splitlines()
-    assert len(error) == 1 and "Received: 1 different run that can be read" in error[0] and str(second) in error[0]
-    assert find(load_runs([first])).answer == "Two runs are compared, and there are 1."
+def test_one_run_alone_is_not_compared(tmp_path):
+    assert find(load_runs([write_finished_run(tmp_path / "first")])).answer == "Two runs are compared, and there are 1."
 
 
-def test_a_published_result_can_be_compared_with_a_run(tmp_path: Path) -> None:
+def test_a_published_result_can_be_compared_with_a_run(tmp_path):
     published = [run for run in published_runs(["pydtnn"]) if run.folder.name == "pydtnn-mnist"]
     found = find(load_runs([write_finished_run(tmp_path / "first")], added=published))
     assert "pydtnn-mnist (published) has no hashes" in found.answer

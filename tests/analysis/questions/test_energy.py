@@ -1,8 +1,6 @@
 """`python -m analysis energy` on traces whose energy can be computed by hand."""
 
 import json
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +8,6 @@ from builders import make_trace, make_world, write_finished_run
 from PIL import Image
 
 from analysis.__main__ import main
-from analysis.output.finding import Finding
 from analysis.questions.energy.command import find
 from analysis.questions.energy.plots import Span, enlarged, power_plot, spans_of
 from analysis.runs.published import published_runs
@@ -26,17 +23,17 @@ IDLE = dict.fromkeys(PHASES, 16.0)
 # cpu0 of one_gpu: 40 x 10 + 20 x 4 + 20 x 2 = 520 J; gpu0: 100 x 10 + 60 x 4 + 60 x 2 = 1360 J; gpu1: 16 x 16 = 256 J.
 
 
-def one_gpu() -> PowerTrace:
+def one_gpu():
     return make_trace(PHASES, {"cpu0": CPU, "gpu0": GPU, "gpu1": IDLE})
 
 
-def two_gpus() -> PowerTrace:
+def two_gpus():
     """Half the seconds of the phases that count, the second GPU as busy as the first."""
     phases = PHASES | {"training": 5, "validation": 2, "test": 1}
     return make_trace(phases, {"cpu0": CPU, "gpu0": GPU, "gpu1": GPU})
 
 
-def write_runs(folder: Path) -> None:
+def write_runs(folder):
     for seed in (1, 2):
         traces = {"one": one_gpu(), "two": two_gpus()}
         write_finished_run(
@@ -49,12 +46,12 @@ def write_runs(folder: Path) -> None:
         )  # fmt: skip
 
 
-def rows_of(finding: Finding, number: int) -> list[dict[str, Any]]:
+def rows_of(finding, number):
     table = finding.tables[number]
     return [dict(zip(table.headings, row, strict=True)) for row in table.rows]
 
 
-def test_energies_and_products_by_hand(tmp_path: Path) -> None:
+def test_energies_and_products_by_hand(tmp_path):
     write_runs(tmp_path)
     found = find(load_runs([tmp_path]), base="np 1")
     one, two = rows_of(found, 0)
@@ -78,7 +75,7 @@ def test_energies_and_products_by_hand(tmp_path: Path) -> None:
     assert found.flags == []
 
 
-def test_energy_by_device_and_phase(tmp_path: Path) -> None:
+def test_energy_by_device_and_phase(tmp_path):
     write_runs(tmp_path)
     rows = {(row["cell"], row["device"]): row for row in rows_of(find(load_runs([tmp_path])), 2)}
     gpu = rows["PyTorch, cnn, mnist, np 1", "gpu0"]
@@ -89,7 +86,7 @@ def test_energy_by_device_and_phase(tmp_path: Path) -> None:
     assert rows["PyTorch, cnn, mnist, np 2", "gpu1"]["used"] == "yes"
 
 
-def test_what_was_not_measured_is_reported_and_not_compared(tmp_path: Path) -> None:
+def test_what_was_not_measured_is_reported_and_not_compared(tmp_path):
     write_runs(tmp_path)
     trace = make_trace(PHASES, {"gpu0": GPU}, not_measured={"cpu0": "Permission denied"})
     write_finished_run(
@@ -103,13 +100,14 @@ def test_what_was_not_measured_is_reported_and_not_compared(tmp_path: Path) -> N
     assert "np 4 counts all used devices but cpu, the base PyTorch, cnn, mnist, np 1 all used devices" in flag
 
 
-def test_published_sums_count_the_devices_that_their_source_lists(tmp_path: Path) -> None:
+def test_published_sums_count_the_devices_that_their_source_lists(tmp_path):
     write_finished_run(tmp_path / "timed")
     table = find(load_runs([tmp_path], added=published_runs(["thesis"]))).tables[0]
     assert {row[-1] for row in table.rows} == {"the devices that its source lists"}
 
 
-def test_power_is_drawn_of_the_median_run_with_two_epochs_enlarged(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("drawn")
+def test_power_is_drawn_of_the_median_run_with_two_epochs_enlarged(tmp_path):
     for seed, factor in ((1, 3.0), (2, 1.0), (3, 2.0)):
         cpu = {phase: factor * watts for phase, watts in CPU.items()}
         write_finished_run(tmp_path / f"r{seed}", seed=seed, traces=[make_trace(PHASES, {"cpu0": cpu})])
@@ -127,14 +125,14 @@ def test_power_is_drawn_of_the_median_run_with_two_epochs_enlarged(tmp_path: Pat
     assert all(word in text for word in ("watts", "seconds since the first sample", "training", "rest before"))
 
 
-def epochs_trace(epochs: int) -> PowerTrace:
+def epochs_trace(epochs):
     """10 s of training and 2 s of validation in each epoch, after 5 s of start-up."""
     phases = ["startup"] * 6 + (["training"] * 10 + ["validation"] * 2) * epochs
     whole = make_trace({"startup": len(phases) - 1}, {"cpu0": {"startup": 50.0}})
     return PowerTrace(host="", seconds=whole.seconds, phases=phases, series=whole.series)
 
 
-def test_phases_follow_one_another() -> None:
+def test_phases_follow_one_another():
     assert spans_of(epochs_trace(1)) == [
         Span("startup", 0, 5), Span("training", 5, 15), Span("validation", 15, 17),
     ]  # fmt: skip
@@ -151,12 +149,12 @@ def test_phases_follow_one_another() -> None:
         (1, [3.0, float("nan"), 3.0], None),
     ],
 )
-def test_the_part_that_is_enlarged(epochs: int, seconds: list[float], expected: tuple[float, float] | None) -> None:
+def test_the_part_that_is_enlarged(epochs, seconds, expected):
     window = enlarged(spans_of(epochs_trace(epochs)), np.array(seconds))
     assert window == (expected if expected is None else pytest.approx(expected))
 
 
-def test_a_long_trace_is_drawn_by_means_and_enlarged_by_samples() -> None:
+def test_a_long_trace_is_drawn_by_means_and_enlarged_by_samples():
     trace = epochs_trace(400)
     plot = power_plot("x", "x", [trace], epoch_seconds=np.array([]))
     whole, part = plot.figure.axes
@@ -167,7 +165,7 @@ def test_a_long_trace_is_drawn_by_means_and_enlarged_by_samples() -> None:
     assert whole.get_title() == "each point the mean of 4 samples"  # of 4806
 
 
-def test_a_damaged_trace_is_named_and_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_damaged_trace_is_named_and_left_out(tmp_path, capsys):
     write_finished_run(tmp_path / "r1", traces=[make_trace(PHASES, {"cpu0": CPU})])
     (tmp_path / "r1" / "power.csv").write_text("seconds\n1\n")
     assert main(["energy", str(tmp_path)]) == 0
@@ -178,7 +176,7 @@ def test_a_damaged_trace_is_named_and_left_out(tmp_path: Path, capsys: pytest.Ca
     assert "is not a valid power trace" in capsys.readouterr().err
 
 
-def test_without_metered_runs_the_answer_is_how_to_meter(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_metered_runs_the_answer_is_how_to_meter(tmp_path, capsys):
     write_finished_run(tmp_path / "r1")
     assert main(["energy", str(tmp_path), "--format", "json"]) == 0
     shown = json.loads(capsys.readouterr().out)
@@ -191,18 +189,7 @@ def test_without_metered_runs_the_answer_is_how_to_meter(tmp_path: Path, capsys:
     assert "note: cpu0 not measured: no counter (1 run)" in shown
 
 
-@pytest.mark.parametrize(
-    ("base", "words"),
-    [("np 8", "no cell with metered runs has such a name. Received: --base np 8"), ("cnn", "several cells have such")],
-)
-def test_an_unknown_base_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str], base: str, words: str) -> None:
-    write_runs(tmp_path)
-    assert main(["energy", str(tmp_path), "--base", base]) == 2
-    error = capsys.readouterr().err.splitlines()
-    assert len(error) == 1 and words in error[0] and "PyTorch, cnn, mnist, np 2" in error[0]
-
-
-def test_many_devices_are_drawn_by_kind(tmp_path: Path) -> None:
+def test_many_devices_are_drawn_by_kind(tmp_path):
     gpus = {f"gpu{number}": GPU for number in range(8)}
     trace = make_trace(PHASES, {"cpu0": CPU} | gpus)
     write_finished_run(tmp_path / "r1", traces=[trace], used_gpus={"node0": ["gpu0", "gpu1"]})

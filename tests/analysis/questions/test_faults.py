@@ -1,13 +1,9 @@
 """`python -m analysis faults`: changes of the ranks, their cost, and the difference from a run whose ranks stayed."""
 
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 import pytest
 from builders import write_finished_run
 
-from analysis.output.tables import Table
 from analysis.questions.faults import find
 from analysis.runs.reading import load_runs
 from common.model.weights import save_weights
@@ -15,12 +11,12 @@ from common.run_folder.records import WEIGHTS_FILE
 from common.run_folder.world_changes import ElasticRecord, WorldChange
 
 
-def rows_of(table: Table) -> list[dict[str, Any]]:
+def rows_of(table):
     """Return the rows of a table by its headings."""
     return [dict(zip(table.headings, row, strict=True)) for row in table.rows]
 
 
-def change(seconds: float, *, cause: Any = "a rank ended", lost: int = 0, step: int = 4) -> WorldChange:
+def change(seconds, *, cause="a rank ended", lost=0, step=4):
     return WorldChange(
         at="2026-11-23T18:00:00.000+00:00",
         cause=cause,
@@ -36,14 +32,14 @@ def change(seconds: float, *, cause: Any = "a rank ended", lost: int = 0, step: 
     )
 
 
-def write(folder: Path, name: str, *changes: WorldChange, weight: float = 1.0, commits: int = 0, **more: Any) -> Path:
+def write(folder, name, *changes, weight=1.0, commits=0, **more):
     elastic = ElasticRecord(changes=list(changes), commits=commits, commit_seconds=0.02) if changes or commits else None
     run = write_finished_run(folder / name, elastic=elastic, **more)
     save_weights(run / WEIGHTS_FILE, {"w": np.array([weight, 4.0])})
     return run
 
 
-def test_times_and_updates_of_all_changes_are_summed_up_by_event(tmp_path: Path) -> None:
+def test_times_and_updates_of_all_changes_are_summed_up_by_event(tmp_path):
     runs = [
         write(tmp_path, "a", change(1.0, lost=2), change(3.0, lost=6)),
         write(tmp_path, "b", change(2.0, lost=4), change(9.0, cause="the hosts changed")),
@@ -61,7 +57,7 @@ def test_times_and_updates_of_all_changes_are_summed_up_by_event(tmp_path: Path)
     assert any("its ranks came or went (2 changes)" in flag for flag in found.flags)
 
 
-def test_a_run_is_compared_with_one_whose_ranks_stayed(tmp_path: Path) -> None:
+def test_a_run_is_compared_with_one_whose_ranks_stayed(tmp_path):
     runs = [write(tmp_path, "stayed"), write(tmp_path, "changed", change(1.0), weight=1.0 + 4e-10)]
     found = find(load_runs(runs))
     (row,) = rows_of(found.tables[1])
@@ -74,7 +70,7 @@ def test_a_run_is_compared_with_one_whose_ranks_stayed(tmp_path: Path) -> None:
     assert [row["relative difference"] for row in rows_of(plot.data)] == [0.0] * len(plot.data.rows)
 
 
-def test_what_commits_cost_is_shown(tmp_path: Path) -> None:
+def test_what_commits_cost_is_shown(tmp_path):
     runs = [write(tmp_path, "stayed", commits=5), write(tmp_path, "changed", change(1.0), commits=10)]
     *_, commits = find(load_runs(runs)).tables
     assert rows_of(commits) == [
@@ -88,7 +84,7 @@ def test_what_commits_cost_is_shown(tmp_path: Path) -> None:
     ]
 
 
-def test_runs_of_another_experiment_or_without_weights_are_not_compared(tmp_path: Path) -> None:
+def test_runs_of_another_experiment_or_without_weights_are_not_compared(tmp_path):
     runs = [write(tmp_path, "stayed", framework="keras"), write(tmp_path, "changed", change(1.0))]
     assert len(find(load_runs(runs)).tables) == 2
     runs = [write(tmp_path, "same"), runs[1]]
@@ -106,12 +102,12 @@ def test_runs_of_another_experiment_or_without_weights_are_not_compared(tmp_path
         {"device": {"compression": "fp16"}},
     ],
 )
-def test_a_run_that_trains_otherwise_is_not_the_undisturbed_one(settings: dict[str, Any], tmp_path: Path) -> None:
+def test_a_run_that_trains_otherwise_is_not_the_undisturbed_one(settings, tmp_path):
     runs = [write(tmp_path, "other", settings=settings), write(tmp_path, "changed", change(1.0))]
     assert any("no run of the same experiment" in note for note in find(load_runs(runs)).notes)
 
 
-def test_without_changes_the_answer_says_what_to_do(tmp_path: Path) -> None:
+def test_without_changes_the_answer_says_what_to_do(tmp_path):
     found = find(load_runs([write(tmp_path, "stayed")]))
     assert "train with --elastic" in found.answer
     assert found.tables == ()

@@ -2,8 +2,6 @@
 
 import json
 import math
-from pathlib import Path
-from typing import Any
 
 import pytest
 from analysis_builders import made_record, made_run, made_runs, rows_of, select
@@ -16,13 +14,13 @@ from common.run_folder.records import NotRecorded, RunWriter
 SMALL, LARGE = (148, 112), (295, 222)
 
 
-def trial(batch: int, size: tuple[int, int], seconds: float, curve: list[float], **settings: Any) -> list[Any]:
+def trial(batch, size, seconds, curve, **settings):
     """Return one run, as in the thesis."""
     name = f"{size[0]}x{size[1]}-batch{batch}"
     return [made_run(name, seconds=seconds, global_batch=batch, size=size, curve=curve, classes=9, **settings)]
 
 
-def study() -> Any:
+def study():
     return select(
         trial(96, LARGE, 13000.0, [0.2, 0.7, 0.81]),
         trial(72, LARGE, 13900.0, [0.3, 0.77, 0.116]),
@@ -31,7 +29,7 @@ def study() -> Any:
     )
 
 
-def test_fastest_most_accurate_and_collapsed_are_named() -> None:
+def test_fastest_most_accurate_and_collapsed_are_named():
     found = find(study())
     assert found.answer == (
         "PyTorch, mlp: the fastest is 148x112 with batch 256 (38.0 %). The most accurate at the end is 295x222 "
@@ -44,7 +42,7 @@ def test_fastest_most_accurate_and_collapsed_are_named() -> None:
     assert rows["148x112", 256]["remark"] == "ended 12.0 points below its best"
 
 
-def test_the_table_has_resolutions_and_batches_in_order_with_last_and_best() -> None:
+def test_the_table_has_resolutions_and_batches_in_order_with_last_and_best():
     rows = rows_of(find(study()), "Time and validation accuracy")
     assert [(row["resolution"], row["batch"], row["total, s"]) for row in rows] == [
         ("148x112", 128, 3574.0), ("148x112", 256, 3460.0), ("295x222", 72, 13900.0), ("295x222", 96, 13000.0),
@@ -53,7 +51,7 @@ def test_the_table_has_resolutions_and_batches_in_order_with_last_and_best() -> 
     assert [row["best accuracy, %"] for row in rows] == pytest.approx([78.0, 50.0, 77.0, 81.0])
 
 
-def test_panels_are_resolutions_and_lines_are_batches() -> None:
+def test_panels_are_resolutions_and_lines_are_batches():
     accuracy, time = find(study()).plots
     assert [ax.get_title() for ax in accuracy.figure.axes] == ["PyTorch, 148x112", "PyTorch, 295x222"]
     assert [len(ax.get_lines()) for ax in accuracy.figure.axes] == [2, 2]
@@ -67,7 +65,7 @@ def test_panels_are_resolutions_and_lines_are_batches() -> None:
     assert len(accuracy.data.rows) == 12 and len(time.data.rows) == 4
 
 
-def test_several_runs_are_one_trial_with_their_median() -> None:
+def test_several_runs_are_one_trial_with_their_median():
     runs = [
         made_run(f"r{seed}", seconds=seconds, global_batch=64, seed=seed, curve=[0.1, last])
         for seed, seconds, last in ((1, 10.0, 0.8), (2, 12.0, 0.9), (3, 50.0, 0.85))
@@ -79,14 +77,14 @@ def test_several_runs_are_one_trial_with_their_median() -> None:
     assert len(found.plots[0].figure.axes[0].get_lines()) == 3 + 1 + 1  # runs, their median, the other's
 
 
-def test_what_never_learned_did_not_collapse() -> None:
+def test_what_never_learned_did_not_collapse():
     found = find(select(trial(8, SMALL, 2.0, [0.11, 0.12]), trial(16, SMALL, 1.0, [0.11, 0.111])))
     assert "2 of 2 collapsed, fell or never learned" in found.answer
     remarks = [row["remark"] for row in rows_of(found, "Time and validation accuracy")]
     assert remarks == ["never better than guessing (11.1 %)"] * 2
 
 
-def test_runs_that_differ_in_more_are_no_study() -> None:
+def test_runs_that_differ_in_more_are_no_study():
     for other in (
         {"framework": "keras"}, {"ranks": 2, "samples": (128, 0)}, {"epochs": 2, "curve": [0.1] * 3}, {"site": "aws"},
     ):  # fmt: skip
@@ -99,7 +97,7 @@ def test_runs_that_differ_in_more_are_no_study() -> None:
         assert "there is nothing to compare" in found.answer and not found.tables and not found.plots
 
 
-def test_both_frameworks_share_a_picture() -> None:
+def test_both_frameworks_share_a_picture():
     runs = [
         made_runs(f"{framework}{batch}", seconds=[1.0, 2.0], framework=framework, global_batch=batch)
         for framework in ("torch", "keras")
@@ -112,7 +110,7 @@ def test_both_frameworks_share_a_picture() -> None:
     assert "(90.0 %)" in found.answer
 
 
-def test_no_number_and_no_time_are_plain_words() -> None:
+def test_no_number_and_no_time_are_plain_words():
     found = find(
         select(
             [made_run("a", seconds=0.0, global_batch=32, accuracy=None)],
@@ -126,7 +124,7 @@ def test_no_number_and_no_time_are_plain_words() -> None:
 # The share of validation samples
 
 
-def test_the_share_of_validation_samples_by_hand() -> None:
+def test_the_share_of_validation_samples_by_hand():
     runs = [
         made_run(f"share{samples}", seconds=2 * training, validation=2 * validation, samples=(6400 - samples, samples),
                  curve=[0.5, 0.6])
@@ -142,7 +140,7 @@ def test_the_share_of_validation_samples_by_hand() -> None:
     assert [plot.name for plot in found.plots] == ["hyperparameters-validation"]
 
 
-def test_runs_whose_share_is_not_recorded_are_listed_by_name() -> None:
+def test_runs_whose_share_is_not_recorded_are_listed_by_name():
     unknown = NotRecorded("an example")
     runs = [
         made_run(name, seconds=20.0, validation=seconds, data=unknown, config=unknown, hashes=unknown)
@@ -153,7 +151,7 @@ def test_runs_whose_share_is_not_recorded_are_listed_by_name() -> None:
     assert any("not recorded: they are listed by name" in note for note in found.notes)
 
 
-def test_a_share_that_differs_with_the_resolution_is_flagged() -> None:
+def test_a_share_that_differs_with_the_resolution_is_flagged():
     found = find(
         select(
             trial(8, SMALL, 2.0, [0.5, 0.6], samples=(5760, 640)), trial(8, LARGE, 4.0, [0.5, 0.6], samples=(6336, 64))
@@ -168,7 +166,7 @@ def test_a_share_that_differs_with_the_resolution_is_flagged() -> None:
 # The command
 
 
-def test_the_command_shows_and_refuses_with_strict(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_shows_and_refuses_with_strict(tmp_path, capsys):
     for batch in (32, 64):
         writer = RunWriter.create(tmp_path / "runs" / f"batch{batch}", made_record(seconds=3.0, global_batch=batch))
         for epoch in (1, 2):

@@ -1,14 +1,12 @@
 """`python -m analysis projection`: errors on what was left out, published times, ratios, what is refused."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from analysis_builders import rows_of
-from made_steps import MACHINE, PEAKS, made_steps, made_study
+from made_steps import MACHINE, PEAKS, made_steps
 
 from analysis.__main__ import main
-from analysis.output.finding import Finding
 from analysis.projection.project import project
 from analysis.projection.study import read_study, study_of
 from analysis.questions.projection.command import find
@@ -16,16 +14,16 @@ from common.sites.table import read_sites
 
 
 @pytest.fixture(scope="module")
-def shipped() -> Finding:
+def shipped():
     return find(read_study())
 
 
 @pytest.fixture(scope="module")
-def made() -> Finding:
-    return find(made_study())
+def made(study):
+    return find(study)
 
 
-def test_errors_are_those_of_fits_that_did_not_see_the_step(made: Finding) -> None:
+def test_errors_are_those_of_fits_that_did_not_see_the_step(made):
     rows = {(row["left out of the fit"], row["framework"]): row for row in rows_of(made, "Errors of projected steps")}
     assert {words for words, _ in rows} == {"one model", "one batch size", "one number of threads", "nothing"}
     for words in ("one model", "nothing"):
@@ -35,7 +33,7 @@ def test_errors_are_those_of_fits_that_did_not_see_the_step(made: Finding) -> No
     assert "is reached" in made.answer and "Of 90 cells " in made.answer and " are within 30 %" in made.answer
 
 
-def test_a_model_that_the_formula_does_not_fit_is_reported_as_missed() -> None:
+def test_a_model_that_the_formula_does_not_fit_is_reported_as_missed():
     slower = {"cnn": 8, "mlp": 8}
     steps = [replace(step, seconds=(slower.get(step.model, 1) * step.undisturbed,)) for step in made_steps()]
     found = find(study_of(steps, machine=MACHINE, date="2026-01-01", packages={}, peaks=list(PEAKS.values())))
@@ -44,7 +42,7 @@ def test_a_model_that_the_formula_does_not_fit_is_reported_as_missed() -> None:
     assert min(worst["cnn"], worst["mlp"]) > 30
 
 
-def test_every_left_out_step_is_drawn(made: Finding) -> None:
+def test_every_left_out_step_is_drawn(made):
     (plot,) = made.plots
     assert len(plot.data.rows) == 90
     (ax,) = plot.figure.axes
@@ -54,7 +52,7 @@ def test_every_left_out_step_is_drawn(made: Finding) -> None:
     assert any(x == pytest.approx(1e3 * measured) and y == pytest.approx(1e3 * projected) for x, y in drawn)
 
 
-def test_published_times_are_projected_with_their_settings(shipped: Finding) -> None:
+def test_published_times_are_projected_with_their_settings(shipped):
     rows = {row["published"]: row for row in rows_of(shipped, "Published times, projected (interval: assumption")}
     one = rows["thesis-gpu1"]
     assert (one["published, s"], one["batch per rank"], one["phases"]) == (6008.01, 128, "training")
@@ -76,18 +74,11 @@ def test_published_times_are_projected_with_their_settings(shipped: Finding) -> 
     assert "not projected: pydtnn was not measured here: pydtnn-mnist" in notes
 
 
-def test_assumptions_are_said(shipped: Finding) -> None:
+def test_assumptions_are_said(shipped):
     assert any("never measured, all GPUs among them" in note and "assumption" in note for note in shipped.notes)
 
 
-def test_the_command_shows_the_study_and_writes_the_figure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_shows_the_study_and_writes_the_figure(tmp_path, capsys):
     assert main(["projection", "--plots", str(tmp_path)]) == 0
     assert read_study().machine in capsys.readouterr().out
     assert (tmp_path / "projection.png").is_file()
-
-
-@pytest.mark.parametrize("given", [["--peaks"], ["--output", "study.json"]])
-def test_a_study_is_made_from_runs(given: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["projection", *given]) == 2
-    error = capsys.readouterr().err
-    assert f"a study is made from runs. Received: {' '.join(given)} without RUNS." in error and error.count("\n") == 1

@@ -2,8 +2,6 @@
 
 import json
 import math
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -29,26 +27,25 @@ from analysis.questions.scaling.models import (
 from analysis.runs.cells import cells_of
 from analysis.runs.table import runs_in
 from common.config import config_from_dict
-from common.errors import UserError
 from common.run_folder.records import RunWriter
 from common.sites.table import read_sites
 
 SPREAD = (1.0, 1.01, 0.99, 1.005, 0.995, 1.002, 0.998)  # of seven runs, its median is 1
 
 
-def runs_of(seconds: float, name: str, **settings: Any) -> list[Any]:
+def runs_of(seconds, name, **settings):
     return made_runs(name, seconds=[seconds * one for one in SPREAD], **settings)
 
 
 # Speedup and efficiency
 
 
-def test_a_base_with_as_many_ranks_as_the_others_has_no_curve() -> None:
+def test_a_base_with_as_many_ranks_as_the_others_has_no_curve(plots):
     found = find(select(runs_of(90.0, "one"), runs_of(45.0, "two", threads=2)), base="one")
     assert len(rows_of(found, "Speedup over the base")) == 2 and found.plots == []
 
 
-def test_speedup_and_efficiency_by_hand_with_the_base_in_words() -> None:
+def test_speedup_and_efficiency_by_hand_with_the_base_in_words():
     found = find(
         select(
             runs_of(90.0, "one", validation=8.0, test=2.0),
@@ -67,7 +64,7 @@ def test_speedup_and_efficiency_by_hand_with_the_base_in_words() -> None:
     assert means[1]["speedup"] == pytest.approx(100 / 55) and means[1]["efficiency"] == pytest.approx(100 / 110)
 
 
-def test_strong_and_weak_are_named_and_both_may_share_one_base() -> None:
+def test_strong_and_weak_are_named_and_both_may_share_one_base(plots):
     found = find(
         select(
             runs_of(100.0, "one", global_batch=64),
@@ -82,7 +79,7 @@ def test_strong_and_weak_are_named_and_both_may_share_one_base() -> None:
     assert {"PyTorch, strong, batch 64", "PyTorch, weak, 64 per rank", "ideal, by devices"} <= set(labels)
 
 
-def test_a_picture_of_many_curves_shows_the_first_of_each_framework_side_by_side() -> None:
+def test_a_picture_of_many_curves_shows_the_first_of_each_framework_side_by_side(plots):
     """Forty curves do not fit: the picture says which are drawn, and their points stay between the ranks' ticks."""
     groups = [
         runs_of(100.0 / ranks, f"{framework}-{place}-{ranks}", ranks=ranks, framework=framework, site=f"site-{place}")
@@ -103,7 +100,7 @@ def test_a_picture_of_many_curves_shows_the_first_of_each_framework_side_by_side
     assert left.get_xlim()[0] < points.min() and points.max() < left.get_xlim()[1]
 
 
-def test_each_batch_has_its_base() -> None:
+def test_each_batch_has_its_base():
     selection = select(
         runs_of(100.0, "small", global_batch=64),
         runs_of(80.0, "large", global_batch=256),
@@ -120,14 +117,14 @@ def test_each_batch_has_its_base() -> None:
     assert [study.points[0].speedup for study in studies] == pytest.approx([2.0, 80 / 38])
 
 
-def test_cores_shared_out_among_ranks_are_no_more_devices() -> None:
+def test_cores_shared_out_among_ranks_are_no_more_devices():
     cores = [{"devices": "cpu", "threads": 2}, {"devices": "cpu", "threads": 1, "ranks": 2, "global_batch": 128}]
     found = find(select(runs_of(10.0, "one", **cores[0]), runs_of(8.0, "two", **cores[1])))
     assert rows_of(found, "Speedup over the base")[1]["efficiency"] == pytest.approx(1.25)
     assert any("as many cores" in note for note in found.notes)
 
 
-def test_runs_of_fewer_images_are_flagged() -> None:
+def test_runs_of_fewer_images_are_flagged():
     found = find(select(runs_of(10.0, "one"), runs_of(9.0, "two", ranks=2)))
     assert not any("not of the same work" in flag for flag in found.flags)
     half = runs_of(9.0, "two", ranks=2, steps=100)
@@ -138,7 +135,7 @@ def test_runs_of_fewer_images_are_flagged() -> None:
 # Equal accuracy
 
 
-def test_the_headline_is_the_fastest_of_the_same_accuracy_and_the_raw_one_is_next_to_it() -> None:
+def test_the_headline_is_the_fastest_of_the_same_accuracy_and_the_raw_one_is_next_to_it():
     found = find(
         select(
             runs_of(100.0, "one", global_batch=128, accuracies=[0.79, 0.795, 0.8, 0.792, 0.797, 0.793, 0.796]),
@@ -158,7 +155,7 @@ def test_the_headline_is_the_fastest_of_the_same_accuracy_and_the_raw_one_is_nex
     assert any("global batch 256: accuracy 71.5 %" in flag for flag in found.flags)
 
 
-def test_where_equal_accuracy_is_not_shown_the_smallest_sufficient_margin_is_reported() -> None:
+def test_where_equal_accuracy_is_not_shown_the_smallest_sufficient_margin_is_reported():
     wide = [0.77, 0.83, 0.79, 0.81, 0.8, 0.78, 0.82]
     selection = select(runs_of(100.0, "one", accuracies=wide), runs_of(60.0, "two", ranks=2, accuracies=wide[::-1]))
     found = find(selection)
@@ -174,7 +171,7 @@ def test_where_equal_accuracy_is_not_shown_the_smallest_sufficient_margin_is_rep
         )
 
 
-def test_an_accuracy_that_is_no_number_is_not_the_same_and_few_runs_are_reported_as_few() -> None:
+def test_an_accuracy_that_is_no_number_is_not_the_same_and_few_runs_are_reported_as_few(plots):
     found = find(
         select(
             runs_of(10.0, "one"),
@@ -189,7 +186,7 @@ def test_an_accuracy_that_is_no_number_is_not_the_same_and_few_runs_are_reported
 # Bases
 
 
-def machines() -> Any:
+def machines():
     return select(
         runs_of(1200.0, "slow", devices="cpu"),
         runs_of(100.0, "fast"),
@@ -197,7 +194,7 @@ def machines() -> Any:
     )
 
 
-def test_another_machine_can_be_the_base_and_then_it_is_no_scaling() -> None:
+def test_another_machine_can_be_the_base_and_then_it_is_no_scaling(plots):
     found = find(machines(), base="cpu/1")
     rows = rows_of(found, "Speedup over the base")
     assert [row["scaling"] for row in rows] == ["base", *["speedup over that machine"] * 2]
@@ -208,7 +205,7 @@ def test_another_machine_can_be_the_base_and_then_it_is_no_scaling() -> None:
     assert [plot.name for plot in found.plots] == ["scaling-machines", "scaling-training-machines"]
 
 
-def test_the_machine_of_the_base_scales_next_to_the_others() -> None:
+def test_the_machine_of_the_base_scales_next_to_the_others(plots):
     found = find(machines(), base="fast-r/1")
     assert [row["scaling"] for row in rows_of(found, "Speedup over the base")] == [
         "base", "weak", "base", "speedup over that machine",
@@ -216,41 +213,27 @@ def test_the_machine_of_the_base_scales_next_to_the_others() -> None:
     assert {"scaling", "scaling-machines"} <= {plot.name for plot in found.plots}
 
 
-def test_names_pick_some_runs_of_a_cell_as_the_base() -> None:
+def test_names_pick_some_runs_of_a_cell_as_the_base():
     runs = [*runs_of(1000.0, "slow", devices="cpu"), made_run("again-r1", seconds=3000.0, devices="cpu", seed=8)]
     found = find(select(runs, runs_of(100.0, "fast")), base="again/1")
     base, fast = rows_of(found, "Speedup over the base")
     assert (base["n"], base["total, s"], fast["speedup"]) == (1, 3000.0, pytest.approx(30.0))
 
 
-@pytest.mark.parametrize(
-    ("base", "words"),
-    [
-        ("nothing/1", "there is no such base. Received: --base nothing/1"),
-        ("fast/3", "there is no such base"),
-        ("fast/two", "wrong number of ranks"),
-        ("fast", "several cells can be the base"),
-    ],
-)
-def test_an_unknown_or_ambiguous_base_is_an_error_of_one_line(base: str, words: str) -> None:
-    with pytest.raises(UserError, match=words):
-        find(machines(), base=base)
-
-
-def test_one_np_alone_makes_no_speedup() -> None:
+def test_one_np_alone_makes_no_speedup(plots):
     for runs in (runs_of(10.0, "one"), [made_run("one", seconds=0.0)], [made_run("one", seconds=math.nan)]):
         found = find(select(runs))
         assert "no speedup can be computed" in found.answer and not found.tables and not found.plots
 
 
-def test_runs_without_time_are_left_out() -> None:
+def test_runs_without_time_are_left_out(plots):
     runs = [*runs_of(10.0, "one"), *runs_of(5.0, "two", ranks=2), made_run("zero", seconds=0.0, ranks=2, seed=77)]
     found = find(select(runs))
     assert rows_of(found, "Speedup over the base")[1]["n"] == 7
     assert any("took no time" in flag for flag in found.flags)
 
 
-def test_a_single_run_each_gives_a_speedup_without_interval() -> None:
+def test_a_single_run_each_gives_a_speedup_without_interval():
     found = find(select([made_run("one", seconds=10.0)], [made_run("two", seconds=8.0, ranks=2)]))
     row = rows_of(found, "Speedup over the base")[1]
     assert (row["speedup"], row["95 % interval"]) == (pytest.approx(1.25), None)
@@ -262,11 +245,11 @@ def test_a_single_run_each_gives_a_speedup_without_interval() -> None:
 TRUE = {"compute": 2e-3, "latency": 5e-4, "bandwidth": 1e9}
 
 
-def work(*, weak: bool = False) -> Work:
+def work(*, weak=False):
     return Work(images=2.0 * IMAGES, batch=64, weak=weak, gradient_bytes=4.0 * PARAMETERS)
 
 
-def true_seconds(ranks: int, *, weak: bool = False, sent: float = 4.0 * PARAMETERS) -> float:
+def true_seconds(ranks, *, weak=False, sent=4.0 * PARAMETERS):
     """Return the time by the formula, written out a second time."""
     updates = 2 * IMAGES / (64 * ranks if weak else 64)
     exchange = 2 * (ranks - 1) * TRUE["latency"] + 2 * (ranks - 1) / ranks * sent / TRUE["bandwidth"]
@@ -274,10 +257,9 @@ def true_seconds(ranks: int, *, weak: bool = False, sent: float = 4.0 * PARAMETE
 
 
 @pytest.mark.parametrize("weak", [False, True])
-def test_compute_latency_and_bandwidth_are_found_again(weak: bool) -> None:
+def test_compute_latency_and_bandwidth_are_found_again(weak):
     ranks = [1, 2, 4, 8]
     found = fit(EXCHANGE, ranks, [true_seconds(p, weak=weak) for p in ranks], work(weak=weak))
-    assert found is not None
     compute, latency, per_byte = found.values
     assert (compute, latency, 1 / per_byte) == (
         pytest.approx(TRUE["compute"]), pytest.approx(TRUE["latency"]), pytest.approx(TRUE["bandwidth"]),
@@ -296,7 +278,7 @@ def test_compute_latency_and_bandwidth_are_found_again(weak: bool) -> None:
         ({"device": {"mixed_precision": "bfloat16"}}, 4),  # weights and their gradients are float32
     ],
 )
-def test_the_bandwidth_found_is_that_of_what_is_sent(settings: dict[str, Any], bytes_of_a_number: int) -> None:
+def test_the_bandwidth_found_is_that_of_what_is_sent(settings, bytes_of_a_number):
     ranks, sent = [1, 2, 4, 8], bytes_of_a_number * PARAMETERS
     config = config_from_dict({"model": {"model": "mlp"}, **settings})
     runs = select(
@@ -309,7 +291,7 @@ def test_the_bandwidth_found_is_that_of_what_is_sent(settings: dict[str, Any], b
     assert found is not None and 1 / found.values[2] == pytest.approx(TRUE["bandwidth"])
 
 
-def test_a_serial_share_is_found_again_through_noise_and_none_is_negative() -> None:
+def test_a_serial_share_is_found_again_through_noise_and_none_is_negative():
     random = np.random.default_rng(3)
     ranks = [p for p in (1, 2, 4, 8) for _ in range(20)]
     seconds = [100 * (0.1 + 0.9 / p) * random.lognormal(sigma=0.01) for p in ranks]
@@ -319,58 +301,54 @@ def test_a_serial_share_is_found_again_through_noise_and_none_is_negative() -> N
     assert faster is not None and faster.values[0] == 0.0
 
 
-def test_a_model_with_more_unknowns_than_points_is_not_fitted() -> None:
+def test_a_model_with_more_unknowns_than_points_is_not_fitted():
     assert fit(EXCHANGE, [1, 2, 2], [10.0, 6.0, 6.1], work()) is None
     assert fit(AMDAHL, [2, 2], [6.0, 6.1], work()) is None
     assert held_out(EXCHANGE, [1, 2, 4], [10.0, 6.0, 4.0], work()) is None
     assert held_out(AMDAHL, [1, 1], [10.0, 11.0], work()) is None
 
 
-def test_the_held_out_point_is_the_most_ranks_and_no_part_of_the_fit() -> None:
+def test_the_held_out_point_is_the_most_ranks_and_no_part_of_the_fit():
     judged = held_out(AMDAHL, [1, 2, 4], [100.0, 60.0, 50.0], work())  # 20 + 80 / p says 40 where 50 was measured
-    assert judged is not None
     assert (judged.fitted_to, judged.ranks, judged.error) == (2, 4, pytest.approx(-0.2))
 
 
 @pytest.mark.parametrize(
     ("ranks", "most"), [([1, 2, 4], 8), ([1, 2, 3], 4), ([2, 4, 16], 64), ([1, 2], 2), ([1], 1), ([1, 7, 8], 9)]
 )
-def test_how_far_a_projection_may_go(ranks: list[int], most: int) -> None:
+def test_how_far_a_projection_may_go(ranks, most):
     assert farthest(ranks) == most
 
 
-def test_a_projection_contains_the_truth_and_is_limited() -> None:
+def test_a_projection_contains_the_truth_and_is_limited():
     random = np.random.default_rng(5)
     ranks = [p for p in (1, 2, 4, 8) for _ in range(5)]
     seconds = [true_seconds(p) * random.lognormal(sigma=0.01) for p in ranks]
     found = projection(EXCHANGE, ranks, seconds, work(), to=16)
-    assert found is not None
     assert found.seconds_interval.contains(true_seconds(16)) and found.seconds_interval.contains(found.seconds)
     assert found.speedup_interval.contains(true_seconds(1) / true_seconds(16))
     assert found == projection(EXCHANGE, ranks, seconds, work(), to=16)  # the same again
     assert projection(EXCHANGE, ranks, seconds, work(), to=17) is None
 
 
-def test_a_model_that_misses_the_held_out_point_projects_nothing() -> None:
+def test_a_model_that_misses_the_held_out_point_projects_nothing():
     ranks, seconds = [1, 2, 4], [100.0, 60.0, 60.0]
     judged = held_out(AMDAHL, ranks, seconds, work())
     assert judged is not None and abs(judged.error) > LARGEST_ERROR
     assert projection(AMDAHL, ranks, seconds, work(), to=8) is None
 
 
-def test_an_interval_is_as_wide_as_the_error_that_was_held_out() -> None:
+def test_an_interval_is_as_wide_as_the_error_that_was_held_out():
     ranks, seconds = [1, 2, 4], [100.0, 60.0, 44.0]  # without noise; 40 is predicted for 4
     found = projection(AMDAHL, ranks, seconds, work(), to=8)
-    assert found is not None
     wider = 1 + 4 / 44
     assert found.seconds_interval.low == pytest.approx(found.seconds / wider)
     assert found.seconds_interval.high == pytest.approx(found.seconds * wider)
 
 
-def test_another_machine_computes_and_exchanges_by_its_figures() -> None:
+def test_another_machine_computes_and_exchanges_by_its_figures():
     ranks = [1, 2, 4, 8]
     here = fit(EXCHANGE, ranks, [true_seconds(p) for p in ranks], work())
-    assert here is not None
     there = adapted(here, compute=4.0, bandwidth=None)
     exchange = true_seconds(4) - 2 * IMAGES * TRUE["compute"] / 4
     assert there.seconds([4])[0] == pytest.approx(2 * IMAGES * TRUE["compute"] / 16 + exchange)
@@ -380,11 +358,11 @@ def test_another_machine_computes_and_exchanges_by_its_figures() -> None:
 # Projections of runs
 
 
-def scaled(*sizes: int, **settings: Any) -> list[Any]:
+def scaled(*sizes, **settings):
     return [run for p in sizes for run in runs_of(true_seconds(p), f"np{p}", ranks=p, **settings)]
 
 
-def test_runs_are_projected_and_marked_as_such_in_table_and_plot() -> None:
+def test_runs_are_projected_and_marked_as_such_in_table_and_plot(plots):
     found = find(select(scaled(1, 2, 4, 8)))
     row = next(row for row in rows_of(found, "Projection: not measured") if row["model"] == EXCHANGE.name)
     assert (row["np"], row["projected training, s"]) == (16, pytest.approx(true_seconds(16), rel=0.01))
@@ -399,13 +377,13 @@ def test_runs_are_projected_and_marked_as_such_in_table_and_plot() -> None:
     assert not any("projection" in text.get_text() for text in found.plots[0].figure.legends[0].get_texts())
 
 
-def test_a_projection_from_single_runs_notes_that_its_interval_lacks_their_noise() -> None:
+def test_a_projection_from_single_runs_notes_that_its_interval_lacks_their_noise():
     alone = [made_run(f"np{p}", seconds=true_seconds(p), ranks=p) for p in (1, 2, 4, 8)]
     assert any("only one run on 1, 2, 4, 8 ranks" in note for note in find(select(alone)).notes)
     assert not any("only one run" in note for note in find(select(scaled(1, 2, 4, 8))).notes)
 
 
-def test_other_strategies_have_curves_of_their_own_and_no_models() -> None:
+def test_other_strategies_have_curves_of_their_own_and_no_models():
     averaging = {"strategy": "averaging", "average_every": 8, "average_state": False}
     plain, other = scaled(1, 2, 4), scaled(1, 2, 4, strategy=averaging)
     found = find(select(plain, other))
@@ -417,7 +395,7 @@ def test_other_strategies_have_curves_of_their_own_and_no_models() -> None:
     assert f"{name}, strong scaling: no projection is supported: {reason}" in found.notes
 
 
-def test_a_projection_too_far_or_from_too_little_is_refused_in_a_sentence() -> None:
+def test_a_projection_too_far_or_from_too_little_is_refused_in_a_sentence():
     found = find(select(scaled(1, 2, 4, 8)), project=64)
     assert not any(table.title.startswith("Projection") for table in found.tables)
     assert any("no projection to 64 ranks" in note and "it may go to 16" in note for note in found.notes)
@@ -426,11 +404,9 @@ def test_a_projection_too_far_or_from_too_little_is_refused_in_a_sentence() -> N
     assert not any(table.title.startswith(("Projection", "Models")) for table in found.tables)
     found = find(select(scaled(1, 2, 4)))
     assert any(f"{EXCHANGE.name}: not tested on a point held out" in note for note in found.notes)
-    with pytest.raises(UserError, match="a projection is to 1 rank or more"):
-        find(select(scaled(1, 2, 4)), project=0)
 
 
-def test_a_projection_to_another_site_uses_its_figures() -> None:
+def test_a_projection_to_another_site_uses_its_figures():
     selection = select(scaled(1, 2, 4, 8, site="thesis-machine"))
     found = find(selection, site="cte-power", project=4)
     (row,) = rows_of(found, "Projection: not measured")
@@ -454,22 +430,19 @@ def test_a_projection_to_another_site_uses_its_figures() -> None:
     assert any("the GPU is not known of what ran at local" in note for note in found.notes)
     found = find(select(scaled(1, 2, 4, 8, site="thesis-machine")), site="marenostrum5")  # made for it alone
     assert any("no projection to marenostrum5: " in note and "memory bandwidth" in note for note in found.notes)
-    for name in ("nowhere", ""):
-        with pytest.raises(UserError, match="unknown site"):
-            find(select(scaled(1, 2)), site=name)
 
 
 # The command
 
 
-def write(folder: Path, **settings: Any) -> None:
+def write(folder, **settings):
     writer = RunWriter.create(folder, made_record(**settings))
     for epoch in (1, 2):
         writer.add_epoch(make_epoch(epoch))
     writer._ended.set()
 
 
-def test_the_command_shows_plots_and_refuses_with_strict(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_shows_plots_and_refuses_with_strict(tmp_path, capsys, plots):
     runs = tmp_path / "runs"
     for seed in range(1, 8):
         write(runs / f"one-r{seed}", seconds=10.0 + 0.01 * seed, seed=seed)

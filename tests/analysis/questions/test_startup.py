@@ -1,32 +1,28 @@
 """What starting the ranks costs: parts and sums by hand, which machines are the same, sites missing in the table."""
 
 import json
-from collections.abc import Sequence
 from dataclasses import asdict
 from itertools import product
-from pathlib import Path
-from typing import Any
 
 import pytest
 from builders import make_environment, make_trace, make_world, write_finished_run
 
 from analysis.__main__ import main
-from analysis.output.finding import Finding
 from analysis.questions.clouds.finding import assigned, find
 from analysis.runs.reading import load_runs
 from analysis.runs.table import runs_in
 from common.errors import UserError
-from common.run_folder.records import NotRecorded, World, read_record
+from common.run_folder.records import NotRecorded, read_record
 from common.sites.table import read_sites
 
 SITES = read_sites()
 
 
-def world(launcher: str | None = "horovodrun", *, hosts: int = 1, **changes: Any) -> World:
+def world(launcher="horovodrun", *, hosts=1, **changes):
     return make_world("cpu", "cpu", hosts=hosts, launcher=launcher, **changes)
 
 
-def write_way(folder: Path, site: str, times: Sequence[float], *, ranks: World, **changes: Any) -> None:
+def write_way(folder, site, times, *, ranks, **changes):
     """Write runs of seeds 1, 2 ...: 10 s of start-up and what `totals` says, 0.25 s more of launch per seed."""
     totals = changes.pop("totals", {})
     for seed, seconds in enumerate(times, start=1):
@@ -36,7 +32,7 @@ def write_way(folder: Path, site: str, times: Sequence[float], *, ranks: World, 
                        **changes)  # fmt: skip
 
 
-def write_three_ways(folder: Path) -> None:
+def write_three_ways(folder):
     """The same machine; slurm is quick to launch after a queue, the two hosts have names of their own."""
     times = [20.0, 21.0, 19.0, 20.5, 19.5, 20.2]
     write_way(folder, "local", times, ranks=world(), totals={"launch_seconds": 4.0})
@@ -45,14 +41,14 @@ def write_three_ways(folder: Path) -> None:
     write_way(folder, "hosts", [time * 1.5 for time in times], ranks=world(hosts=2), totals={"launch_seconds": 8.0})
 
 
-def starts_of(found: Finding) -> dict[str, dict[str, Any]]:
+def starts_of(found):
     """Return site -> row of the table."""
     tables = [table for table in found.tables if table.title.startswith("What starting the ranks costs")]
     rows = [dict(zip(table.headings, row, strict=True)) for table in tables for row in table.rows]
     return {row["site"]: row for row in rows}
 
 
-def test_parts_by_hand(tmp_path: Path) -> None:
+def test_parts_by_hand(tmp_path):
     write_three_ways(tmp_path)
     found = find(load_runs([tmp_path]))
     rows = starts_of(found)
@@ -71,7 +67,7 @@ def test_parts_by_hand(tmp_path: Path) -> None:
     assert slurm["range of sum"] == f"{3 + 1.75 + 11 + 19 * 0.99:.2f} to {3 + 2.5 + 11 + 20.2 * 0.99:.2f}"
 
 
-def test_the_answer_names_the_launch_methods(tmp_path: Path) -> None:
+def test_the_answer_names_the_launch_methods(tmp_path):
     write_three_ways(tmp_path)
     found = find(load_runs([tmp_path]))
     assert "takes 0.99 times as long on slurm as on local (interval 0.99 to 0.99)." in found.answer
@@ -85,9 +81,9 @@ def test_the_answer_names_the_launch_methods(tmp_path: Path) -> None:
     assert found.flags == [], "launcher and queue make no other experiment"
 
 
-def test_few_pairs_have_no_interval_and_experiments_are_paired_each_with_itself(tmp_path: Path) -> None:
+def test_few_pairs_have_no_interval_and_experiments_are_paired_each_with_itself(tmp_path):
     for site, ranks, factor in (("local", world(), 1.0), ("slurm", world("srun"), 2.0)):
-        rates: dict[float, list[float]] = {0.1: [10.0], 0.2: [1000.0] * 4, 0.3: [7.0] if site == "local" else []}
+        rates = {0.1: [10.0], 0.2: [1000.0] * 4, 0.3: [7.0] if site == "local" else []}
         for rate, times in rates.items():
             write_way(tmp_path / str(rate), site, [time * factor for time in times], ranks=ranks,
                       settings={"optimizer": {"learning_rate": rate}})  # fmt: skip
@@ -106,7 +102,7 @@ def test_few_pairs_have_no_interval_and_experiments_are_paired_each_with_itself(
         {"ranks": make_world("cuda:0", "cuda:1", launcher="srun")},
     ],
 )
-def test_another_machine_is_not_called_the_same(other: dict[str, Any], tmp_path: Path) -> None:
+def test_another_machine_is_not_called_the_same(other, tmp_path):
     times = [10.0] * 6
     write_way(tmp_path, "local", times, ranks=world())
     write_way(tmp_path, "slurm", times, **{"ranks": world("srun"), **other})
@@ -114,7 +110,7 @@ def test_another_machine_is_not_called_the_same(other: dict[str, Any], tmp_path:
     assert "machine training" not in answer and "local" in answer
 
 
-def test_what_disturbs_times_is_left_out_and_what_is_not_known_too(tmp_path: Path) -> None:
+def test_what_disturbs_times_is_left_out_and_what_is_not_known_too(tmp_path):
     known = {"launch_seconds": 4.0}
     write_way(tmp_path, "local", [10.0, 11.0], ranks=world(), totals=known)
     trace = make_trace({"training": 10}, {"cpu0": {"training": 50.0}})
@@ -130,7 +126,7 @@ def test_what_disturbs_times_is_left_out_and_what_is_not_known_too(tmp_path: Pat
     assert (rows["slurm"]["launch, s"], rows["slurm"]["queue, s"], rows["slurm"]["sum, s"]) == (4.25, None, None)
 
 
-def test_older_runs_have_no_start_times(tmp_path: Path) -> None:
+def test_older_runs_have_no_start_times(tmp_path, plots):
     write_way(tmp_path, "local", [10.0], ranks=world(None))
     write_way(tmp_path, "slurm", [10.0], ranks=world(None))
     # As they were written before: without the fields.
@@ -146,7 +142,7 @@ def test_older_runs_have_no_start_times(tmp_path: Path) -> None:
     assert not any(note.startswith("queue:") for note in found.notes)
 
 
-def test_launch_methods_on_one_site_are_distinguished(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_launch_methods_on_one_site_are_distinguished(tmp_path, capsys, plots):
     for framework in ("keras", "torch"):
         for launcher, ranks in (("horovodrun", 2), ("mpirun", 2), ("none", 1)):
             one = make_world(*["cpu"] * ranks, launcher=launcher, controller="mpi" if ranks == 2 else "none")
@@ -168,7 +164,7 @@ def test_launch_methods_on_one_site_are_distinguished(tmp_path: Path, capsys: py
     }
 
 
-def test_starts_that_take_about_the_same_are_not_ranked(tmp_path: Path) -> None:
+def test_starts_that_take_about_the_same_are_not_ranked(tmp_path):
     for seconds, said in ((1.0, False), (3.0, True)):  # with 10 s of start-up and 0.25 s more for each: 11.25 s, then
         for launcher, launch in (("horovodrun", 0.0), ("mpirun", seconds)):
             write_way(tmp_path / str(seconds) / launcher, "local", [10.0], ranks=world(launcher),
@@ -176,7 +172,7 @@ def test_starts_that_take_about_the_same_are_not_ranked(tmp_path: Path) -> None:
         assert ("Starting takes" in find(load_runs([tmp_path / str(seconds)])).answer) == said
 
 
-def test_one_way_alone_needs_no_plot_and_no_sentence(tmp_path: Path) -> None:
+def test_one_way_alone_needs_no_plot_and_no_sentence(tmp_path, plots):
     write_way(tmp_path, "local", [10.0, 11.0], ranks=world(), totals={"launch_seconds": 4.0})
     found = find(load_runs([tmp_path]))
     assert "Starting" not in found.answer and [plot.name for plot in found.plots] == ["clouds-time"]
@@ -189,13 +185,13 @@ NAMES = ("local", "hosts", "my-cluster", "Ünï cörn " + "x" * 80)
 
 
 @pytest.fixture(scope="module")
-def many_sites(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def many_sites(tmp_path_factory):
     """Folder with runs of both frameworks on sites that are in the table, and on some that are not."""
     folder = tmp_path_factory.mktemp("sites")
     phases = {"training": 10, "validation": 1, "test": 1}
     trace = make_trace(phases, {"cpu0": dict.fromkeys(phases, 50.0)})
     for name, framework in product(NAMES, ("torch", "keras")):
-        where: dict[str, Any] = {"site": name, "framework": framework}
+        where = {"site": name, "framework": framework}
         for size, seed in ((1, 1), (2, 1), (2, 2)):
             ranks = make_world(*["cpu"] * size, launcher="srun")
             write_finished_run(folder / "runs" / f"{name}-{framework}-{size}-{seed}", seed=seed, world=ranks,
@@ -212,7 +208,7 @@ def many_sites(tmp_path_factory: pytest.TempPathFactory) -> Path:
         *(pytest.param(name, marks=pytest.mark.ci) for name in ("scaling", "energy", "frameworks", "times")),
     ],
 )
-def test_every_command_takes_any_site(command: str, many_sites: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_command_takes_any_site(command, many_sites, capsys, plots):
     assert main([command, str(many_sites / "runs")]) == 0
     shown = capsys.readouterr()
     assert shown.err == ""
@@ -222,14 +218,14 @@ def test_every_command_takes_any_site(command: str, many_sites: Path, capsys: py
 
 
 @pytest.mark.ci
-def test_the_report_takes_any_site(many_sites: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_report_takes_any_site(many_sites, capsys, plots):
     runs = [str(folder) for folder in (many_sites / "runs").iterdir() if folder.name.startswith(("hosts-", "my-"))]
     assert main(["report", *runs, "-o", str(many_sites / "report.html")]) == 0
     page = (many_sites / "report.html").read_text()
     assert "my-cluster" in page and "What starting the ranks costs" in page and "Where the time goes" in page
 
 
-def test_a_custom_table_prices_such_a_site(many_sites: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_custom_table_prices_such_a_site(many_sites, capsys):
     table = many_sites / "mine.toml"
     table.write_text(
         '[launch]\ntitle = "how jobs are started there"\n[sites.my-cluster]\ntitle = "mine"\nkind = "rented"\n'
@@ -244,7 +240,7 @@ def test_a_custom_table_prices_such_a_site(many_sites: Path, capsys: pytest.Capt
     assert any(note.startswith("Ünï cörn xx") for note in shown["notes"])
 
 
-def test_runs_are_moved_to_any_site_but_a_misspelt_one(tmp_path: Path) -> None:
+def test_runs_are_moved_to_any_site_but_a_misspelt_one(tmp_path):
     write_way(tmp_path, "local", [10.0], ranks=world())
     write_way(tmp_path, "my-cluster", [10.0], ranks=world())
     selection = load_runs([tmp_path])
@@ -267,7 +263,7 @@ def test_runs_are_moved_to_any_site_but_a_misspelt_one(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
-def test_the_base_is_local_where_it_is_not_cte_power(tmp_path: Path) -> None:
+def test_the_base_is_local_where_it_is_not_cte_power(tmp_path):
     for site in ("a-cluster", "local"):
         write_way(tmp_path, site, [10.0], ranks=world())
     (times,) = [table for table in find(load_runs([tmp_path])).tables if table.title.startswith("Times and acc")]

@@ -1,16 +1,13 @@
 """`python -m analysis strategies`: the comparison with all-reduce, equal time, bytes, staleness, plots, claims."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from analysis_builders import made_record, rows_of, select
 from builders import make_environment, make_status
 
-from analysis.output.finding import Finding, Plot
 from analysis.questions.strategies.claims import TESTS, read_claims
 from analysis.questions.strategies.command import find
 from analysis.questions.strategies.ways import efficiency as efficiency_of
@@ -18,7 +15,6 @@ from analysis.questions.strategies.ways import ranks_alone, staleness_at, stalen
 from analysis.runs.cells import cells_of
 from analysis.runs.published import read_published
 from analysis.runs.table import FIGURES, LoadedRun
-from common.config import Groups
 from common.measurement.interference import Interference
 from common.measurement.memory_limit import OVER_LIMIT
 from common.run_folder.records import ModelRecord, NotRecorded, World, now
@@ -30,12 +26,7 @@ EVERY128 = {"strategy": "averaging", "average_every": 128}
 STEPS = 50  # of an epoch
 
 
-def sharing_of(
-    *,
-    sent: float | NotRecorded = 4e6,
-    seconds: float | NotRecorded = 1.0,
-    staleness: dict[str, int] | None = None,
-) -> SharingRecord:
+def sharing_of(*, sent=4e6, seconds=1.0, staleness=None):
     """Return what two workers exchanged in 100 updates of 64 images together."""
     workers = [
         WorkerShare(batch_size=32, images=3200, updates=100, sent_bytes=sent, received_bytes=sent,
@@ -45,7 +36,7 @@ def sharing_of(
     return SharingRecord(workers=workers, formula="ring: 2 (N-1)/N S", formula_bytes=4e6, staleness=staleness)
 
 
-def memory_of(*ranks: int) -> Interference:
+def memory_of(*ranks):
     """Return what was seen on a quiet host, with the most bytes of each rank."""
     return Interference(
         load_average_before=[0.1],
@@ -58,17 +49,17 @@ def memory_of(*ranks: int) -> Interference:
 
 
 def runs_of(
-    name: str,
-    seconds: float,
+    name,
+    seconds,
     *,
-    accuracy: float = 0.9,
-    curve: Sequence[float] = (0.5, 0.8, 0.9),
-    framework: str = "torch",
-    ranks: int = 2,
-    steps: int = STEPS,
-    spread: Sequence[float] = SPREAD,
-    **changes: Any,
-) -> list[LoadedRun]:
+    accuracy=0.9,
+    curve=(0.5, 0.8, 0.9),
+    framework="torch",
+    ranks=2,
+    steps=STEPS,
+    spread=SPREAD,
+    **changes,
+):
     """Return runs of seeds 1, 2, ... with validations after equal parts of their training."""
     runs = []
     for seed, factor in enumerate(spread, start=1):
@@ -84,22 +75,22 @@ def runs_of(
     return runs
 
 
-def row_of(found: Finding, title: str, strategy: str) -> dict[str, Any]:
+def row_of(found, title, strategy):
     """Return the only row of a strategy in a table."""
     (row,) = [row for row in rows_of(found, title) if row["strategy"] == strategy]
     return row
 
 
-def claim_of(found: Finding, start: str) -> dict[str, Any]:
+def claim_of(found, start):
     """Return the first row of the claim that starts so."""
     return next(row for row in rows_of(found, "What documents claim") if row["claim"].startswith(start))
 
 
-def plot_of(found: Finding, name: str) -> Plot:
+def plot_of(found, name):
     return next(plot for plot in found.plots if plot.name == name)
 
 
-def test_strategies_are_compared_with_allreduce_by_seed() -> None:
+def test_strategies_are_compared_with_allreduce_by_seed():
     found = find(
         select(
             runs_of("ring", 100.0, sharing=sharing_of()),
@@ -117,7 +108,7 @@ def test_strategies_are_compared_with_allreduce_by_seed() -> None:
     assert not [flag for flag in found.flags if "strategy" in flag]
 
 
-def test_advice_is_one_sentence_per_framework() -> None:
+def test_advice_is_one_sentence_per_framework():
     found = find(
         select(
             runs_of("ring", 100.0),
@@ -131,7 +122,7 @@ def test_advice_is_one_sentence_per_framework() -> None:
     assert row_of(found, "Against plain allreduce", "averaging, every 8")["verdict"] == "slower"
 
 
-def test_the_exchange_is_compared_with_plain_allreduce_whatever_its_tuning() -> None:
+def test_the_exchange_is_compared_with_plain_allreduce_whatever_its_tuning():
     own, slow = (make_environment(variables={"HOROVOD_CYCLE_TIME": time}) for time in ("0.2", "5"))
     found = find(
         select(
@@ -149,9 +140,9 @@ def test_the_exchange_is_compared_with_plain_allreduce_whatever_its_tuning() -> 
     assert not [flag for flag in found.flags if "HOROVOD" in flag and "against" in flag], "they are the question"
 
 
-def test_what_runs_have_measured_of_groups_is_named() -> None:
+def test_what_runs_have_measured_of_groups_is_named():
     auto = runs_of("auto", 90.0, device={"gradient_groups": "auto"})
-    choices: list[Groups] = ["each", "each", "2"]
+    choices = ["each", "each", "2"]
     auto = [
         replace(run, record=replace(run.record, groups=MeasuredGroups(chosen=chosen)))
         for run, chosen in zip(auto, choices, strict=False)
@@ -161,7 +152,7 @@ def test_what_runs_have_measured_of_groups_is_named() -> None:
     assert row["strategy"] == "allreduce, gradient groups auto (each in 2 runs, 2 in 1 run)"
 
 
-def test_many_comparisons_are_reported_to_find_some_by_chance() -> None:
+def test_many_comparisons_are_reported_to_find_some_by_chance():
     ring, often = runs_of("ring", 100.0), runs_of("often", 80.0, strategy=EVERY8)
     assert not any("by chance" in note for note in find(select(ring, often)).notes)
     found = find(select(ring, often, runs_of("seldom", 50.0, strategy=EVERY128)))
@@ -169,27 +160,27 @@ def test_many_comparisons_are_reported_to_find_some_by_chance() -> None:
     assert note.startswith("2 comparisons, each at 95 %")
 
 
-def test_what_has_not_learned_is_not_advised() -> None:
+def test_what_has_not_learned_is_not_advised():
     found = find(select(runs_of("ring", 100.0, accuracy=0.1), runs_of("often", 80.0, strategy=EVERY8, accuracy=0.1)))
     assert found.answer == (
         "PyTorch: averaging, every 8 is 1.25 times as fast as allreduce, but neither has learned: both guess."
     )
 
 
-def test_too_few_runs_decide_nothing() -> None:
+def test_too_few_runs_decide_nothing():
     few = SPREAD[:2]
     found = find(select(runs_of("ring", 100.0, spread=few), runs_of("often", 50.0, strategy=EVERY8, spread=few)))
     assert row_of(found, "Against plain allreduce", "averaging, every 8")["verdict"] == "too few runs"
     assert found.answer.startswith("PyTorch: take allreduce")
 
 
-def test_runs_of_allreduce_alone_say_nothing() -> None:
+def test_runs_of_allreduce_alone_say_nothing(plots):
     found = find(select(runs_of("ring", 100.0), runs_of("one", 150.0, ranks=1)))
     assert not found.tables and not found.plots
     assert found.answer.startswith("No run shares its work in another way")
 
 
-def test_figures_of_what_was_exchanged() -> None:
+def test_figures_of_what_was_exchanged():
     memory = memory_of(200_000_000, 300_000_000)
     found = find(
         select(
@@ -206,8 +197,8 @@ def test_figures_of_what_was_exchanged() -> None:
     assert (often["bytes/image"], often["by formula"]) == (None, 125_000.0)
 
 
-def test_why_an_exchange_was_not_measured_is_a_note() -> None:
-    def notes(seconds: float | NotRecorded) -> list[str]:
+def test_why_an_exchange_was_not_measured_is_a_note():
+    def notes(seconds):
         often = runs_of("often", 80.0, strategy=EVERY8, sharing=sharing_of(seconds=seconds))
         found = find(select(runs_of("ring", 100.0, sharing=sharing_of()), often))
         return [note for note in found.notes if note.startswith("exchange, %, is empty")]
@@ -216,7 +207,7 @@ def test_why_an_exchange_was_not_measured_is_a_note() -> None:
     assert notes(1.0) == []
 
 
-def test_staleness_is_that_of_all_pushes() -> None:
+def test_staleness_is_that_of_all_pushes(plots):
     lags = {"0": 50, "1": 44, "3": 5, "40": 1}
     runs = runs_of("free", 80.0, sharing=sharing_of(staleness=lags), spread=SPREAD[:2], strategy=EVERY8)
     (cell,) = cells_of(select(runs).runs)
@@ -229,7 +220,7 @@ def test_staleness_is_that_of_all_pushes() -> None:
     assert [row[2] for row in plot_of(found, "strategies-staleness").data.rows] == [100, 88, 10, 2]
 
 
-def test_staleness_with_and_without_a_straggler_are_panels_of_their_own() -> None:
+def test_staleness_with_and_without_a_straggler_are_panels_of_their_own(plots):
     server = {"strategy": "server", "servers": 1, "staleness": "none"}
     few = SPREAD[:1]
     found = find(
@@ -248,7 +239,7 @@ def test_staleness_with_and_without_a_straggler_are_panels_of_their_own() -> Non
     assert {row["strategy"] for row in rows_of(found, "Time, accuracy")} == {"server, servers 1, staleness none"}
 
 
-def test_equal_time_is_cut_from_the_same_runs() -> None:
+def test_equal_time_is_cut_from_the_same_runs():
     found = find(
         select(
             runs_of("ring", 120.0, curve=(0.4, 0.8, 0.9), spread=SPREAD[:1] * 2),
@@ -266,7 +257,7 @@ def test_equal_time_is_cut_from_the_same_runs() -> None:
     assert often["minus allreduce's, points"] == pytest.approx(10.0)
 
 
-def test_plots_have_their_data_and_what_is_missing_is_a_note() -> None:
+def test_plots_have_their_data_and_what_is_missing_is_a_note(plots):
     found = find(
         select(
             runs_of("ring", 100.0, sharing=sharing_of(seconds=10.0)),
@@ -306,13 +297,13 @@ def test_plots_have_their_data_and_what_is_missing_is_a_note() -> None:
         ({"balance": {"slow": "0:2", "slow_is_subject": True}}, None),
     ],
 )
-def test_the_efficiency_is_that_against_one_rank_on_the_same_work(alone: Any, efficiency: float | None) -> None:
+def test_the_efficiency_is_that_against_one_rank_on_the_same_work(alone, efficiency):
     selection = select(runs_of("alone", 150.0, ranks=1, **alone), runs_of("ring", 100.0))
     cells = cells_of(selection.runs)
     assert efficiency_of(cells[1], ranks_alone(cells)) == (efficiency and pytest.approx(efficiency))
 
 
-def test_the_efficiency_is_in_the_table_where_one_rank_did_the_work_alone() -> None:
+def test_the_efficiency_is_in_the_table_where_one_rank_did_the_work_alone():
     ways = [runs_of("ring", 100.0), runs_of("often", 80.0, strategy=EVERY8)]
     found = find(select(runs_of("alone", 150.0, ranks=1), *ways))
     assert row_of(found, "Time, accuracy", "allreduce")["efficiency, %"] == pytest.approx(75.0)
@@ -320,7 +311,7 @@ def test_the_efficiency_is_in_the_table_where_one_rank_did_the_work_alone() -> N
     assert row_of(find(select(*ways)), "Time, accuracy", "allreduce")["efficiency, %"] is None
 
 
-def pipeline(*, bytes_sent: float, memory: int) -> dict[str, Any]:
+def pipeline(*, bytes_sent, memory):
     """Return the settings and the record of a pipeline of two stages, each of which computed one microbatch."""
     passes = [PassRecord(is_forward=kind, microbatch=0, start=0.001 * kind, end=0.002) for kind in (True, False)]
     stages = [
@@ -336,7 +327,7 @@ def pipeline(*, bytes_sent: float, memory: int) -> dict[str, Any]:
     }
 
 
-def test_a_model_in_stages_has_its_bubble_its_schedule_and_its_memory() -> None:
+def test_a_model_in_stages_has_its_bubble_its_schedule_and_its_memory(plots):
     ring = runs_of("ring", 100.0, sharing=sharing_of(), isolation=memory_of(400_000_000, 400_000_000))
     found = find(select(ring, runs_of("layers", 150.0, **pipeline(bytes_sent=100.0, memory=300_000_000))))
     row = row_of(found, "Time, accuracy", "layers, stages 2, microbatches 5")
@@ -360,7 +351,7 @@ def test_a_model_in_stages_has_its_bubble_its_schedule_and_its_memory() -> None:
     assert claim_of(found, "Model parallelism trains models")["verdict"] == "holds"
 
 
-def test_schedules_show_both_frameworks_and_every_number_of_stages() -> None:
+def test_schedules_show_both_frameworks_and_every_number_of_stages(plots):
     runs = [
         runs_of(f"{stages}-{microbatches}", 150.0, framework=framework, ranks=stages, spread=SPREAD[:1],
                 **of_stages(stages, microbatches))
@@ -382,21 +373,21 @@ def test_schedules_show_both_frameworks_and_every_number_of_stages() -> None:
     assert list(diagonal.get_xdata()) == list(diagonal.get_ydata())
 
 
-def of_stages(stages: int, microbatches: int) -> dict[str, Any]:
+def of_stages(stages, microbatches):
     made = pipeline(bytes_sent=100.0, memory=300_000_000)
     workers, of_two = made["sharing"].workers, made["sharing"].pipeline
     sharing = replace(made["sharing"], workers=(workers * 2)[:stages], pipeline=(of_two * 2)[:stages])
     return made | {"parts": {"stages": stages, "microbatches": microbatches}, "sharing": sharing}
 
 
-def ended(runs: Sequence[LoadedRun]) -> list[LoadedRun]:
+def ended(runs):
     """Return runs as they are when their memory limit has ended them."""
     status = make_status(state="failed", ended_at=now(), message=f"rank 0 {OVER_LIMIT}. Received: --memory-limit 250")
     left = {"status": status, "totals": NotRecorded("failed"), "isolation": NotRecorded("failed")}
     return [replace(one, state="failed", record=replace(one.record, **left), figures=one.figures[:0]) for one in runs]
 
 
-def test_a_model_too_large_for_one_rank_is_drawn_with_its_budget() -> None:
+def test_a_model_too_large_for_one_rank_is_drawn_with_its_budget(plots):
     budget = {"device": {"memory_limit": 250}}
     model = ModelRecord(
         name="mlp", outputs=10, parameters=10, multiply_adds_per_image=1, forecast_bytes=[200_000_000, 180_000_000]
@@ -432,11 +423,11 @@ def test_a_model_too_large_for_one_rank_is_drawn_with_its_budget() -> None:
     assert (claim["verdict"], "within 250 MB per rank" in claim["found, or why not"]) == ("holds", True)
 
 
-def slow(factor: float) -> dict[str, Any]:
+def slow(factor):
     return {"slow": f"1:{factor}", "slow_is_subject": True}
 
 
-def with_stragglers(*, averaging: float, shares: float, alone: float = 150.0) -> Finding:
+def with_stragglers(*, averaging, shares, alone=150.0):
     """Return what is found of runs without a straggler and with one that takes twice as long."""
     return find(
         select(
@@ -448,7 +439,7 @@ def with_stragglers(*, averaging: float, shares: float, alone: float = 150.0) ->
     )  # fmt: skip
 
 
-def test_a_straggler_is_part_of_the_work() -> None:
+def test_a_straggler_is_part_of_the_work(plots):
     found = with_stragglers(averaging=160.0, shares=140.0)
     rows = {(row["model, data set, workers, site"][-8:], row["strategy"]): row["time / allreduce"] for row in
             rows_of(found, "Against plain allreduce")}  # fmt: skip
@@ -466,7 +457,7 @@ def test_a_straggler_is_part_of_the_work() -> None:
     }
 
 
-def test_longer_runs_of_another_experiment_are_no_runs_without_a_straggler() -> None:
+def test_longer_runs_of_another_experiment_are_no_runs_without_a_straggler(plots):
     longer = {"curve": (0.5, 0.6, 0.7, 0.8, 0.85, 0.9)}
     found = find(
         select(
@@ -482,14 +473,14 @@ def test_longer_runs_of_another_experiment_are_no_runs_without_a_straggler() -> 
 
 
 @pytest.mark.parametrize(("averaging", "verdict"), [(150.0, "holds"), (100.0, "does not hold here")])
-def test_averaging_advances_at_the_speed_of_the_slowest(averaging: float, verdict: str) -> None:
+def test_averaging_advances_at_the_speed_of_the_slowest(averaging, verdict):
     found = with_stragglers(averaging=averaging, shares=140.0)
     assert claim_of(found, "Parameter averaging advances")["verdict"] == verdict
     assert claim_of(found, "A slow device with as many samples")["verdict"] == "holds"
 
 
 @pytest.mark.parametrize(("shares", "verdict"), [(140.0, "does not hold here"), (160.0, "holds")])
-def test_a_slow_worker_with_its_share_pays_or_does_not(shares: float, verdict: str) -> None:
+def test_a_slow_worker_with_its_share_pays_or_does_not(shares, verdict):
     found = with_stragglers(averaging=160.0, shares=shares)
     assert claim_of(found, "However few samples")["verdict"] == verdict
     # Weighted by images, it costs no accuracy.
@@ -497,12 +488,12 @@ def test_a_slow_worker_with_its_share_pays_or_does_not(shares: float, verdict: s
 
 
 @pytest.mark.parametrize(("alone", "verdict"), [(195.0, "holds"), (150.0, "does not hold here")])
-def test_two_workers_are_almost_twice_as_fast_or_not(alone: float, verdict: str) -> None:
+def test_two_workers_are_almost_twice_as_fast_or_not(alone, verdict):
     found = with_stragglers(averaging=160.0, shares=140.0, alone=alone)
     assert claim_of(found, "Training on two devices")["verdict"] == verdict
 
 
-def test_work_of_other_numbers_of_workers_is_compared_apart() -> None:
+def test_work_of_other_numbers_of_workers_is_compared_apart():
     found = find(
         select(
             runs_of("ring", 100.0), runs_of("often", 80.0, strategy=EVERY8),
@@ -516,7 +507,7 @@ def test_work_of_other_numbers_of_workers_is_compared_apart() -> None:
 # Claims
 
 
-def test_every_claim_has_a_source_and_either_a_test_or_a_verdict() -> None:
+def test_every_claim_has_a_source_and_either_a_test_or_a_verdict():
     claims = read_claims()
     assert {claim.source for claim in claims} <= read_published().sources.keys()
     assert {claim.test for claim in claims if claim.test} == {*TESTS, "frameworks_are_alike"}
@@ -524,7 +515,7 @@ def test_every_claim_has_a_source_and_either_a_test_or_a_verdict() -> None:
         assert (claim.test is None) == (claim.verdict is not None) == (claim.found is not None), claim
 
 
-def test_claims_without_their_runs_cannot_be_tested() -> None:
+def test_claims_without_their_runs_cannot_be_tested():
     found = find(select(runs_of("ring", 100.0), runs_of("often", 80.0, strategy=EVERY8)))
     assert {
         row["verdict"] for row in rows_of(found, "What documents claim") if "no runs of" in row["found, or why not"]
@@ -543,9 +534,7 @@ def test_claims_without_their_runs_cannot_be_tested() -> None:
         (0.8, 50.0, SPREAD[:2], "cannot be tested here"),
     ],
 )
-def test_the_interval_trades_time_for_accuracy_or_does_not(
-    seldom_accuracy: float, seldom_seconds: float, spread: Sequence[float], verdict: str
-) -> None:
+def test_the_interval_trades_time_for_accuracy_or_does_not(seldom_accuracy, seldom_seconds, spread, verdict):
     found = find(
         select(
             runs_of("ring", 100.0, spread=spread),
@@ -557,7 +546,7 @@ def test_the_interval_trades_time_for_accuracy_or_does_not(
 
 
 @pytest.mark.parametrize(("accuracy", "verdict"), [(0.9, "holds"), (0.7, "does not hold here")])
-def test_frameworks_are_alike_strategy_by_strategy(accuracy: float, verdict: str) -> None:
+def test_frameworks_are_alike_strategy_by_strategy(accuracy, verdict):
     found = find(
         select(
             runs_of("ring", 100.0), runs_of("often", 80.0, strategy=EVERY8),
@@ -568,7 +557,7 @@ def test_frameworks_are_alike_strategy_by_strategy(accuracy: float, verdict: str
     assert claim_of(found, "The accuracies of both frameworks")["verdict"] == verdict
 
 
-def at_once(number: int, runs: Sequence[LoadedRun]) -> list[LoadedRun]:
+def at_once(number, runs):
     """Return runs as they are when so many are made side by side."""
     worlds = [replace(one.record.world, at_once=number) for one in runs if isinstance(one.record.world, World)]
     return [replace(one, record=replace(one.record, world=world)) for one, world in zip(runs, worlds, strict=True)]
@@ -583,7 +572,7 @@ def at_once(number: int, runs: Sequence[LoadedRun]) -> list[LoadedRun]:
         (1, None, "cannot be tested here", "there are no runs of several settings side by side"),
     ],
 )
-def test_models_train_at_once_or_do_not(number: int, alone: float | None, verdict: str, words: str) -> None:
+def test_models_train_at_once_or_do_not(number, alone, verdict, words):
     seldom = {"strategy": EVERY128}
     beside = [at_once(number, runs) for runs in (runs_of("ring", 150.0), runs_of("seldom", 150.0, **seldom))]
     found = find(select(*([runs_of("alone", alone, **seldom)] if alone else []), *beside))
@@ -591,7 +580,7 @@ def test_models_train_at_once_or_do_not(number: int, alone: float | None, verdic
     assert claim["verdict"] == verdict and claim["found, or why not"].startswith(words)
 
 
-def test_old_runs_without_the_record_are_compared_too() -> None:
+def test_old_runs_without_the_record_are_compared_too(plots):
     old = [replace(run, record=replace(run.record, sharing=None)) for run in runs_of("ring", 100.0)]
     found = find(select(old, runs_of("often", 80.0, strategy=EVERY8)))
     assert row_of(found, "Time, accuracy", "allreduce")["bytes/image"] is None

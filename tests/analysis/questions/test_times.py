@@ -2,8 +2,6 @@
 
 import json
 import math
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,13 +14,12 @@ from analysis.runs.reading import load_runs
 from analysis.runs.table import runs_in
 
 
-def found(folder: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+def found(folder, capsys):
     assert main(["times", str(folder), "--format", "json"]) == 0
-    answer: dict[str, Any] = json.loads(capsys.readouterr().out)
-    return answer
+    return json.loads(capsys.readouterr().out)
 
 
-def test_mean_epoch_test_and_total_by_hand(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_mean_epoch_test_and_total_by_hand(tmp_path, capsys):
     """Three epochs of 6, 9 and 12 s in all, test 1 s: the median run has epochs of 3 s and takes 10 s."""
     write_study(tmp_path, seconds=[6.0, 12.0, 9.0])
     (row,) = found(tmp_path, capsys)["tables"][0]["rows"]
@@ -35,17 +32,17 @@ def test_mean_epoch_test_and_total_by_hand(tmp_path: Path, capsys: pytest.Captur
     assert row["95 % interval"] is None, "three runs have none"
 
 
-def test_total_leaves_validation_and_a_missing_test_out(tmp_path: Path) -> None:
+def test_total_leaves_validation_and_a_missing_test_out(tmp_path):
     write_finished_run(tmp_path / "a", seconds=6.0)
     write_finished_run(tmp_path / "b", seconds=6.0, totals={"test_seconds": math.nan}, seed=2)
     assert [total_of(run) for run in runs_in(load_runs([tmp_path]).runs)] == [7.0, 6.0]
 
 
-def devices(kind: str, size: int = 1) -> dict[str, Any]:
+def devices(kind, size=1):
     return {"devices": [kind] * size}
 
 
-def test_cpu_against_gpu(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_cpu_against_gpu(tmp_path, capsys):
     """Five times in epochs; (30 + 1) / (6 + 1) = 4.43 in all; the tests take the same."""
     write_study(tmp_path, name="gpu", seconds=[6.0] * 2, world=devices("cuda:0") | {"gpus": ["Tesla T4"]})
     write_study(tmp_path, name="cpu", seconds=[30.0] * 2, world=devices("cpu"))
@@ -57,25 +54,24 @@ def test_cpu_against_gpu(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert [cell.first.device for cell in cells] == ["cpu", "gpu Tesla T4"]
 
 
-def test_no_ratio_of_different_experiments(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_ratio_of_different_experiments(tmp_path, capsys):
     write_study(tmp_path, name="gpu", seconds=[6.0], world=devices("cuda:0", 2), np=2)
     write_study(tmp_path, name="cpu", seconds=[30.0], world=devices("cpu"))
     assert "as on the GPU" not in found(tmp_path, capsys)["answer"]
 
 
-def test_a_line_for_each_run_and_their_median(tmp_path: Path) -> None:
+def test_a_line_for_each_run_and_their_median(tmp_path):
     write_study(tmp_path, seconds=[6.0, 12.0, 9.0])
     selection = load_runs([tmp_path])
     cells = cells_of(selection.runs)
     plot = plot_epochs([(cell, curves) for cell in cells if (curves := epoch_curves(cell, selection.epochs))])
-    assert plot is not None
     *runs, median = plot.figure.axes[0].lines
     assert sorted(float(line.get_ydata()[0]) for line in runs) == [2.0, 3.0, 4.0]
     assert np.allclose(median.get_ydata(), 3.0) and median.get_linewidth() > runs[0].get_linewidth()
     assert len(plot.data.rows) == 9
 
 
-def test_far_apart_is_logarithmic(tmp_path: Path) -> None:
+def test_far_apart_is_logarithmic(tmp_path, plots):
     write_study(tmp_path / "near", seconds=[6.0, 12.0])
     write_study(tmp_path / "far", seconds=[6.0, 600.0])
     for folder, scale in (("near", "linear"), ("far", "log")):
@@ -84,7 +80,7 @@ def test_far_apart_is_logarithmic(tmp_path: Path) -> None:
         assert totals.figure.axes[0].get_xscale() == scale
 
 
-def test_one_run_and_many_cells_are_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_run_and_many_cells_are_drawn(tmp_path, capsys, plots):
     for np_ in range(1, 15):
         write_finished_run(tmp_path / "runs" / f"np{np_}", np=np_)
     assert main(["times", str(tmp_path / "runs"), "--plots", str(tmp_path / "plots")]) == 0
@@ -94,18 +90,17 @@ def test_one_run_and_many_cells_are_drawn(tmp_path: Path, capsys: pytest.Capture
 
 
 @pytest.mark.parametrize("seconds", [0.0, math.nan])
-def test_runs_without_times(tmp_path: Path, seconds: float, capsys: pytest.CaptureFixture[str]) -> None:
+def test_runs_without_times(tmp_path, seconds, capsys, plots):
     write_study(tmp_path, seconds=[seconds] * 2)
     answer = found(tmp_path, capsys)
     assert answer["answer"] == "None of these runs has times." and answer["tables"] == []
 
 
-def test_one_epoch_has_one_tick(tmp_path: Path) -> None:
+def test_one_epoch_has_one_tick(tmp_path):
     write_finished_run(tmp_path / "a", settings={"training": {"epochs": 1}})
     selection = load_runs([tmp_path])
     cells = cells_of(selection.runs)
     plot = plot_epochs([(cell, curves) for cell in cells if (curves := epoch_curves(cell, selection.epochs))])
-    assert plot is not None
     ax = plot.figure.axes[0]
     low, high = ax.get_xlim()
     assert [tick for tick in ax.get_xticks() if low <= tick <= high] == [1.0]

@@ -1,14 +1,9 @@
 """`python -m analysis tune`: what is taken, the recipe as trainers read it, and how `frameworks` pairs such runs."""
 
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
-
 import pytest
 from analysis_builders import rows_of
-from builders import write_finished_run, write_study
+from builders import write_finished_run
 
-from analysis.__main__ import main
 from analysis.questions import frameworks
 from analysis.questions.tune import find
 from analysis.runs.cells import cells_of
@@ -21,23 +16,14 @@ FEW = SPREAD[:2]
 TOGETHER = 1001  # the first seed of the runs of all chosen settings
 
 
-def write(
-    folder: Path,
-    name: str,
-    seconds: float,
-    *,
-    settings: dict[str, dict[str, Any]] | None = None,
-    spread: Sequence[float] = SPREAD,
-    first: int = 1,
-    **changes: Any,
-) -> None:
+def write(folder, name, seconds, *, settings=None, spread=SPREAD, first=1, **changes):
     """Write a run for each factor of `spread`, of consecutive seeds."""
     for seed, factor in enumerate(spread, start=first):
         run = folder / f"{name}-r{seed}"
         write_finished_run(run, seconds=seconds * factor, seed=seed, settings=settings or {}, **changes)
 
 
-def write_levers(folder: Path, spread: Sequence[float] = SPREAD, **changes: Any) -> None:
+def write_levers(folder, spread=SPREAD, **changes):
     """Write runs in which two numbers of groups are faster, compiled passes are not shown to be, and threads slower."""
     write(folder, "default", 100.0, spread=spread, **changes)
     write(folder, "each", 90.0, settings={"device": {"gradient_groups": "each"}}, spread=spread, **changes)
@@ -49,7 +35,7 @@ def write_levers(folder: Path, spread: Sequence[float] = SPREAD, **changes: Any)
     write(folder, "compile", 100.0, settings={"model": {"compile": True}}, spread=mixed, **changes)
 
 
-def test_what_is_shown_to_be_faster_becomes_a_recipe(tmp_path: Path) -> None:
+def test_what_is_shown_to_be_faster_becomes_a_recipe(tmp_path):
     write_levers(tmp_path / "runs", np=2)
     recipe = tmp_path / "recipe.toml"
     found = find(load_runs([tmp_path / "runs"]), recipe_out=recipe)
@@ -73,7 +59,7 @@ def test_what_is_shown_to_be_faster_becomes_a_recipe(tmp_path: Path) -> None:
         find(load_runs([tmp_path / "runs"]), recipe_out=recipe)
 
 
-def test_what_was_tried_together_stays(tmp_path: Path) -> None:
+def test_what_was_tried_together_stays(tmp_path):
     """The default's runs of other seeds pair with them, and no run pairs with two."""
     write_levers(tmp_path / "runs", np=2)
     write(tmp_path / "runs", "beside", 100.0, first=TOGETHER, np=2)
@@ -87,7 +73,7 @@ def test_what_was_tried_together_stays(tmp_path: Path) -> None:
     assert parse_command_line(["--recipe", str(tmp_path / "recipe.toml")], program="").device.gradient_groups == "2"
 
 
-def test_too_few_runs_show_nothing(tmp_path: Path) -> None:
+def test_too_few_runs_show_nothing(tmp_path):
     write_levers(tmp_path / "runs", spread=FEW, np=2)
     found = find(load_runs([tmp_path / "runs"]), recipe_out=tmp_path / "recipe.toml")
     assert {row["verdict"] for row in rows_of(found, "PyTorch")} == {"too few runs"}
@@ -96,18 +82,7 @@ def test_too_few_runs_show_nothing(tmp_path: Path) -> None:
     assert config.model.tuned and config.device == Config().device
 
 
-@pytest.mark.parametrize("more", [{"framework": "keras"}, {"np": 2}, {"settings": {"optimizer": {"momentum": 0.5}}}])
-def test_runs_of_several_tasks_are_refused_in_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], more: dict[str, Any]
-) -> None:
-    write_study(tmp_path / "runs", seconds=[1.0, 1.0])
-    write_study(tmp_path / "runs", name="other", seconds=[1.0, 1.0], **more)
-    assert main(["tune", str(tmp_path / "runs")]) == 2
-    error = capsys.readouterr().err
-    assert len(error.splitlines()) == 1 and "settings of speed are compared for one task" in error
-
-
-def test_frameworks_pairs_defaults_with_defaults_and_tuned_with_tuned(tmp_path: Path) -> None:
+def test_frameworks_pairs_defaults_with_defaults_and_tuned_with_tuned(tmp_path, plots):
     groups, compiled = {"device": {"gradient_groups": "each"}}, {"model": {"compile": True}}
     for framework, seconds, best in (("torch", 100.0, groups), ("keras", 120.0, compiled)):
         write(tmp_path, f"{framework}-default", seconds, framework=framework, np=2)
@@ -126,7 +101,7 @@ def test_frameworks_pairs_defaults_with_defaults_and_tuned_with_tuned(tmp_path: 
     assert {(row[0], row[1]) for row in times} == {(name, label) for name in ("torch", "keras") for label in rows}
 
 
-def test_what_runs_were_tuned_to_is_named_where_a_framework_was_tuned_twice(tmp_path: Path) -> None:
+def test_what_runs_were_tuned_to_is_named_where_a_framework_was_tuned_twice(tmp_path):
     for groups in ("each", "2"):
         tuned = {"device": {"gradient_groups": groups}, "model": {"tuned": True}}
         write(tmp_path, groups, 100.0, settings=tuned, np=2)
@@ -134,7 +109,7 @@ def test_what_runs_were_tuned_to_is_named_where_a_framework_was_tuned_twice(tmp_
     assert names == {f"cnn, mnist, np 2, tuned, gradient groups {groups}" for groups in ("each", "2")}
 
 
-def test_tuned_runs_alone_are_named_so_and_pair_with_no_default(tmp_path: Path) -> None:
+def test_tuned_runs_alone_are_named_so_and_pair_with_no_default(tmp_path):
     tuned = {"model": {"tuned": True}}
     for framework in ("torch", "keras"):
         write(tmp_path / "both", framework, 100.0, settings=tuned, framework=framework)

@@ -1,12 +1,10 @@
 """The report in a real headless Chromium: nothing is loaded, nothing goes wrong, tables sort, pictures are there."""
 
 import math
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from analysis_builders import EVIL, found
-from browser import Browser, started_browser
+from browser import started_browser
 from builders import finished_record, write_both, write_run
 from matplotlib.figure import Figure
 
@@ -22,13 +20,13 @@ WIDTHS = (400, 1400)
 
 
 @pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+def browser(tmp_path_factory):
     with started_browser(tmp_path_factory.mktemp("browser")) as started:
         yield started
 
 
 @pytest.fixture(scope="module")
-def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def report(tmp_path_factory):
     """A report of runs of both frameworks, with names that would break a page that does not escape them."""
     folder = tmp_path_factory.mktemp("report")
     runs = write_both(folder / "runs", seeds=6)
@@ -37,12 +35,12 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "report.html"
 
 
-def left_page(browser: Browser) -> list[str]:
+def left_page(browser):
     return [address for address in browser.requests if not address.startswith(("file:", "data:"))]
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_the_report_is_whole_by_itself(browser: Browser, report: Path, width: int) -> None:
+def test_the_report_is_whole_by_itself(browser, report, width):
     browser.open(report.as_uri(), width=width)
     assert browser.errors == []
     assert [address for address in browser.requests if address.startswith("file:")] == [report.as_uri()]
@@ -54,7 +52,7 @@ def test_the_report_is_whole_by_itself(browser: Browser, report: Path, width: in
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_the_page_is_no_wider_than_the_screen(browser: Browser, report: Path, width: int) -> None:
+def test_the_page_is_no_wider_than_the_screen(browser, report, width):
     browser.open(report.as_uri(), width=width)
     open_all = "for (const one of document.querySelectorAll('details')) one.open = true"
     assert browser.value(f"(() => {{ {open_all}; return innerWidth }})()") == width
@@ -71,7 +69,7 @@ def test_the_page_is_no_wider_than_the_screen(browser: Browser, report: Path, wi
     assert wide > 0 or width > 400
 
 
-def test_the_figures_are_not_too_small_to_read_on_a_phone(browser: Browser, report: Path) -> None:
+def test_the_figures_are_not_too_small_to_read_on_a_phone(browser, report):
     browser.open(report.as_uri(), width=400)
     shown = browser.value("Array.from(document.querySelectorAll('section:not(#in-short) img'), one => one.clientWidth)")
     assert shown and all(width >= 600 for width in shown)  # of 8 inches: letters of 7 points and more
@@ -92,20 +90,20 @@ HEADINGS = "Array.from(document.querySelectorAll('table')[{table}].tHead.rows[0]
 HEADING = HEADINGS + ".find(cell => cell.textContent === {heading!r})"
 
 
-def column(browser: Browser, heading: str, *, table: int = 0) -> list[str]:
+def column(browser, heading, *, table=0):
     return browser.value(COLUMN.format(table=table, heading=heading))
 
 
-def click(browser: Browser, heading: str, *, table: int = 0) -> None:
+def click(browser, heading, *, table=0):
     browser.value(f"{HEADING.format(table=table, heading=heading)}.querySelector('button').click()")
 
 
-def sorted_as(browser: Browser, *, table: int = 0) -> list[str | None]:
+def sorted_as(browser, *, table=0):
     return browser.value(HEADINGS.format(table=table) + ".map(cell => cell.getAttribute('aria-sort'))")
 
 
 @pytest.fixture
-def sorting(browser: Browser, tmp_path: Path) -> Browser:
+def sorting(browser, tmp_path):
     table = Table(
         "T", ["name", "s", "interval", "mixed"],
         [
@@ -126,7 +124,7 @@ def sorting(browser: Browser, tmp_path: Path) -> Browser:
     return browser
 
 
-def test_tables_sort_by_number_and_by_word(sorting: Browser) -> None:
+def test_tables_sort_by_number_and_by_word(sorting):
     assert sorted_as(sorting) == [None] * 4
     click(sorting, "s")
     # By the number itself, not as it is shown; what is missing stays last either way.
@@ -147,7 +145,7 @@ def test_tables_sort_by_number_and_by_word(sorting: Browser) -> None:
     assert sorting.errors == []
 
 
-def test_tables_sort_by_the_keyboard(sorting: Browser) -> None:
+def test_tables_sort_by_the_keyboard(sorting):
     sorting.value(f"{HEADING.format(table=0, heading='s')}.querySelector('button').focus()")
     sorting.press("Enter", code="Enter", number=13, text="\r")
     assert sorted_as(sorting) == [None, "ascending", None, None]
@@ -157,7 +155,7 @@ def test_tables_sort_by_the_keyboard(sorting: Browser) -> None:
     assert sorting.value("document.activeElement.textContent") == "interval"
 
 
-def test_every_table_of_the_report_sorts(browser: Browser, report: Path) -> None:
+def test_every_table_of_the_report_sorts(browser, report):
     browser.open(report.as_uri(), width=1400)
     count = browser.value("document.querySelectorAll('table').length")
     assert count > 8
@@ -169,7 +167,7 @@ def test_every_table_of_the_report_sorts(browser: Browser, report: Path) -> None
     assert browser.errors == []
 
 
-def test_pictures_of_pixels_are_there_too(browser: Browser, tmp_path: Path) -> None:
+def test_pictures_of_pixels_are_there_too(browser, tmp_path):
     figure = Figure(figsize=(4, 3))
     figure.subplots().plot(range(MOST_POINTS + 1), "o")
     plot = Plot("cloud", figure, Table("Cloud", ["x"], [[1]], {}))
@@ -180,7 +178,7 @@ def test_pictures_of_pixels_are_there_too(browser: Browser, tmp_path: Path) -> N
     assert browser.errors == [] and browser.value("document.images[0].naturalWidth") == 640
 
 
-def test_dark_and_printed_pages_keep_their_colors_apart(browser: Browser, report: Path) -> None:
+def test_dark_and_printed_pages_keep_their_colors_apart(browser, report):
     browser.open(report.as_uri(), width=1400)
     colors = "['body', '.picture'].map(one => getComputedStyle(document.querySelector(one)).backgroundColor)"
     try:
@@ -205,13 +203,13 @@ def test_dark_and_printed_pages_keep_their_colors_apart(browser: Browser, report
         ("<img src='missing.png'>", "error"),
     ],
 )
-def test_faults_are_found(browser: Browser, tmp_path: Path, fault: str, seen: str) -> None:
+def test_faults_are_found(browser, tmp_path, fault, seen):
     (tmp_path / "page.html").write_text(f"<!DOCTYPE html><title>t</title>{fault}", encoding="utf-8")
     browser.open((tmp_path / "page.html").as_uri(), width=400)
     assert (left_page(browser) if seen == "request" else browser.errors) != []
 
 
-def test_the_policy_of_the_page_holds_back_what_slips_in(browser: Browser, report: Path, tmp_path: Path) -> None:
+def test_the_policy_of_the_page_holds_back_what_slips_in(browser, report, tmp_path):
     foreign = "<img src='http://127.0.0.1:9/x.png'><script>document.title = 'taken'</script>"
     text = report.read_text(encoding="utf-8").replace("<main>", f"<main>{foreign}")
     (tmp_path / "page.html").write_text(text, encoding="utf-8")

@@ -4,18 +4,17 @@ import json
 import shutil
 import xml.etree.ElementTree as ElementTree
 from dataclasses import asdict
-from pathlib import Path
 
 import pytest
 from builders import make_environment, make_status, write_both, write_finished_run
 
-from analysis.__main__ import main
 from analysis.output.plots import save_figure
 from analysis.projection.study import STUDY_FILE
 from analysis.results import command
 from analysis.results.command import DATA, PAGES, ROOT, with_results
 from analysis.results.data import HOST, add_data
-from analysis.results.tables import FIGURES, TABLES, bench_table, communication_table, plots
+from analysis.results.tables import FIGURES, TABLES, bench_table, communication_table
+from analysis.results.tables import plots as plots_of
 from analysis.runs.reading import load_runs
 from analysis.runs.table import runs_in
 from common.checks.bench_record import BENCH_FILE, BenchRecord, MeasuredStart, Turn
@@ -29,10 +28,11 @@ from common.run_folder.search_record import SEARCH_FILE
 from common.run_folder.world_changes import ElasticRecord, WorldChange
 
 MOST_BYTES = 8_200_000  # of all committed data
+pytestmark = pytest.mark.usefixtures("plots")  # findings of committed data are kept for the whole process
 
 
 @pytest.mark.parametrize("name", [PAGES[0], *(pytest.param(page, marks=pytest.mark.ci) for page in PAGES[1:])])
-def test_the_tables_of_a_page_are_what_the_command_writes(name: str) -> None:
+def test_the_tables_of_a_page_are_what_the_command_writes(name):
     page = (ROOT / name).read_text(encoding="utf-8")
     assert with_results(page, data=DATA) == page
     assert page.count("<!-- results: ") == page.count("<!-- end of results -->") > 0
@@ -41,30 +41,30 @@ def test_the_tables_of_a_page_are_what_the_command_writes(name: str) -> None:
         assert sum(line.startswith("| ") for line in lines) >= 2, lines[0]
 
 
-def test_every_table_is_in_a_page() -> None:
+def test_every_table_is_in_a_page():
     pages = "".join((ROOT / name).read_text(encoding="utf-8") for name in PAGES)
     assert [name for name in TABLES if f"<!-- results: {name} -->" not in pages] == []
 
 
-def test_a_table_that_was_edited_by_hand_is_replaced() -> None:
+def test_a_table_that_was_edited_by_hand_is_replaced():
     page = "Before\n<!-- results: parity -->\n| model | by hand |\n<!-- end of results -->\nAfter\n"
     written = with_results(page, data=DATA)
     assert written.startswith("Before\n<!-- results: parity -->\n| model ") and "by hand" not in written
     assert written.endswith("|\n<!-- end of results -->\nAfter\n") and with_results(written, data=DATA) == written
 
 
-def test_an_unknown_table_is_an_error() -> None:
+def test_an_unknown_table_is_an_error():
     with pytest.raises(UserError, match="no such table of results"):
         with_results("<!-- results: speed -->\n<!-- end of results -->", data=DATA)
 
 
 @pytest.mark.ci
-def test_every_figure_is_made_and_committed() -> None:
-    assert {plot.name for plot in plots(DATA)} == set(FIGURES)
+def test_every_figure_is_made_and_committed():
+    assert {plot.name for plot in plots_of(DATA)} == set(FIGURES)
     assert all((command.FIGURES / f"{name}.png").is_file() for name in FIGURES)
 
 
-def test_the_committed_data_is_small_neutral_and_valid() -> None:
+def test_the_committed_data_is_small_neutral_and_valid():
     files = [file for file in DATA.rglob("*") if file.is_file()]
     assert sum(file.stat().st_size for file in files) < MOST_BYTES
     assert {file.name for file in files} <= {
@@ -84,7 +84,7 @@ def test_the_committed_data_is_small_neutral_and_valid() -> None:
         assert run.state == ("failed" if OVER_LIMIT in str(getattr(run.record.status, "message", "")) else "finished")
 
 
-def words_of(value: object) -> list[str]:
+def words_of(value):
     if isinstance(value, dict):
         return [word for one in value.values() for word in words_of(one)]
     if isinstance(value, list):
@@ -92,7 +92,7 @@ def words_of(value: object) -> list[str]:
     return [value] if isinstance(value, str) else []
 
 
-def test_added_runs_keep_their_numbers_and_lose_host_and_paths(tmp_path: Path) -> None:
+def test_added_runs_keep_their_numbers_and_lose_host_and_paths(tmp_path):
     runs = write_both(tmp_path / "results", seeds=2)
     (runs / "torch-1" / "weights.safetensors").write_bytes(b"large")
     environment = make_environment(
@@ -111,7 +111,7 @@ def test_added_runs_keep_their_numbers_and_lose_host_and_paths(tmp_path: Path) -
     assert add_data(runs, data=tmp_path / "data") == 4 and not (added / "hosts").exists()
 
 
-def test_of_a_campaign_the_runs_whose_ranks_came_and_went_are_added(tmp_path: Path) -> None:
+def test_of_a_campaign_the_runs_whose_ranks_came_and_went_are_added(tmp_path):
     source = tmp_path / "chaos"
     change = WorldChange(
         at="2026-11-24T10:00:00+00:00", cause="a rank ended", step=1, ranks_before=2, ranks_after=1,
@@ -136,7 +136,7 @@ def test_of_a_campaign_the_runs_whose_ranks_came_and_went_are_added(tmp_path: Pa
     assert {file.name for file in added.iterdir()} == {"trial", "undisturbed", TRIALS_FILE}  # nothing is lost
 
 
-def test_a_benchmark_is_added_without_host_and_paths_and_becomes_a_table(tmp_path: Path) -> None:
+def test_a_benchmark_is_added_without_host_and_paths_and_becomes_a_table(tmp_path):
     assert "not measured yet" in bench_table(tmp_path / "data")
     turns = [
         Turn(model="cnn", contestant=name, round=number, ranks=2, steps=1, images=images, seconds=1.0, cpu_seconds=1.0)
@@ -162,7 +162,7 @@ def test_a_benchmark_is_added_without_host_and_paths_and_becomes_a_table(tmp_pat
         add_data(tmp_path / "mine.json", data=tmp_path / "data")
 
 
-def test_ratios_of_communication_have_intervals_and_empty_cells_a_reason() -> None:
+def test_ratios_of_communication_have_intervals_and_empty_cells_a_reason():
     text = communication_table(DATA)
     heading, _, *rows = (line.split("|") for line in text.splitlines() if line.startswith("|"))
     time, exchange = (next(i for i, cell in enumerate(heading) if name in cell) for name in ("time /", "exchange"))
@@ -176,7 +176,7 @@ def test_ratios_of_communication_have_intervals_and_empty_cells_a_reason() -> No
     assert text.endswith("exchange, %, is empty where it was not measured: the exchanges of several groups overlap")
 
 
-def test_runs_that_their_memory_limit_ended_are_results(tmp_path: Path) -> None:
+def test_runs_that_their_memory_limit_ended_are_results(tmp_path):
     runs = tmp_path / "runs" / "memory-budget"
     messages = {"over": f"rank 0 {OVER_LIMIT}. Received: --memory-limit 600", "broken": "no space left", "none": None}
     for name, message in messages.items():
@@ -185,16 +185,11 @@ def test_runs_that_their_memory_limit_ended_are_results(tmp_path: Path) -> None:
     assert [folder.name for folder in (tmp_path / "data" / "memory-budget").iterdir()] == ["over"]
 
 
-def test_a_folder_without_runs_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["results", "--add", str(tmp_path)]) == 2
-    error = capsys.readouterr().err
-    assert f"there are no finished runs to add. Received: {tmp_path}." in error and error.count("\n") == 1
-
-
 @pytest.mark.ci
-def test_figures_have_no_formula_that_is_shown_as_its_source(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("drawn")
+def test_figures_have_no_formula_that_is_shown_as_its_source(tmp_path):
     """matplotlib labels logarithmic axes by formulas, which plots do not typeset, as a name may have dollar signs."""
-    for plot in plots(DATA):
+    for plot in plots_of(DATA):
         save_figure(plot.figure, tmp_path, plot.name)
         shown = " ".join(ElementTree.parse(tmp_path / f"{plot.name}.svg").getroot().itertext())
         assert "mathdefault" not in shown

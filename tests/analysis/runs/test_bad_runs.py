@@ -5,9 +5,6 @@ import io
 import json
 import os
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 from builders import write_finished_run
@@ -22,10 +19,10 @@ from common.run_folder.records import EPOCHS_FILE, RUN_FILE
 from common.utils.printable import printable
 
 
-def changed(*keys: str, value: Any) -> Callable[[Path], None]:
+def changed(*keys, value):
     """Return what sets a value inside run.json."""
 
-    def change(folder: Path) -> None:
+    def change(folder):
         record = json.loads((folder / RUN_FILE).read_text())
         inner = record
         for key in keys[:-1]:
@@ -36,7 +33,7 @@ def changed(*keys: str, value: Any) -> Callable[[Path], None]:
     return change
 
 
-def written(text: str, file: str = RUN_FILE) -> Callable[[Path], None]:
+def written(text, file=RUN_FILE):
     """Return what replaces a file."""
     return lambda folder: (folder / file).write_text(text) and None
 
@@ -58,7 +55,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_a_bad_run_is_named_and_left_out(name: str, tmp_path: Path) -> None:
+def test_a_bad_run_is_named_and_left_out(name, tmp_path):
     for folder in ("good", "bad"):
         write_finished_run(tmp_path / folder)
     BAD[name](tmp_path / "bad")
@@ -70,9 +67,7 @@ def test_a_bad_run_is_named_and_left_out(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", [b"caf\xe9", b"red\x1b[31m", b"two\nlines"])
-def test_a_name_that_is_no_text_is_left_out_of_every_report(
-    name: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_name_that_is_no_text_is_left_out_of_every_report(name, tmp_path, capsys):
     for seed in (1, 2):
         write_finished_run(tmp_path / f"good-{seed}", seed=seed)
     named = tmp_path / os.fsdecode(name)
@@ -87,9 +82,8 @@ def test_a_name_that_is_no_text_is_left_out_of_every_report(
         load_runs([named])
 
 
-def test_dollars_and_control_characters_of_a_record_are_shown_as_they_are(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.mark.usefixtures("drawn")
+def test_dollars_and_control_characters_of_a_record_are_shown_as_they_are(tmp_path, capsys):
     for site in ("$\\frac$", "red\x1b[31m"):
         for seed in (1, 2):
             write_finished_run(tmp_path / f"$cost_{{{seed}$-{len(site)}", site=site, seed=seed)
@@ -102,20 +96,20 @@ def test_dollars_and_control_characters_of_a_record_are_shown_as_they_are(
     assert any("$\\frac$" in text for text in texts)
 
 
-def test_text_that_a_spreadsheet_would_run_is_neutralized() -> None:
+def test_text_that_a_spreadsheet_would_run_is_neutralized():
     cells = ["=HYPERLINK(1)", "+1", "-2 to +3", "@SUM(A1)", "\t=1", "plain", -1.5, None]
     table = Table("made", ["text"], [[cell] for cell in cells], {})
     rows = [row[0] for row in csv.reader(io.StringIO(render(table, "csv")))][1:]
     assert rows == ["'=HYPERLINK(1)", "'+1", "'-2 to +3", "'@SUM(A1)", "'\t=1", "plain", "-1.5", ""]
 
 
-def test_printable() -> None:
+def test_printable():
     assert printable("plain é – 日本") == "plain é – 日本"
     assert printable("a\x1b[31m\r\n\x9b\u202e\udce9") == r"a\x1b[31m\r\n\x9b\u202e\udce9"
     assert printable("a\nb\t", keep="\n") == "a\nb\\t"
 
 
-def test_a_flag_is_said_once_with_a_count_and_examples() -> None:
+def test_a_flag_is_said_once_with_a_count_and_examples():
     flags = [f"cell {number}: the seed differs" for number in range(20)]
     found = said_once([*flags, "cell 3: another: thing", "plain", "plain", "cell 1: the seed differs"])
     assert found == ["cell 0; cell 1; cell 2 and 17 more: the seed differs", "cell 3: another: thing", "plain"]

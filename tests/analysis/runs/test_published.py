@@ -2,7 +2,6 @@
 
 import json
 import math
-from pathlib import Path
 
 import matplotlib.colors
 import pytest
@@ -19,7 +18,7 @@ from analysis.runs.published import (
     read_published,
 )
 from analysis.runs.reading import load_runs
-from analysis.runs.table import RunRow, runs_in, select
+from analysis.runs.table import runs_in, select
 from common.errors import UserError
 
 SOURCES = ("article", "notebook", "thesis", "pydtnn")
@@ -27,12 +26,12 @@ COMMANDS = ("frameworks", "clouds", "scaling", "energy", "hyperparameters", "tim
 
 
 @pytest.fixture
-def runs(tmp_path: Path) -> Path:
+def runs(tmp_path):
     write_study(tmp_path / "runs", seconds=[6.0, 6.5, 7.0])
     return tmp_path / "runs"
 
 
-def named(name: str) -> RunRow:
+def named(name):
     """Return a published result as a row of the table of runs."""
     runs = select(published_runs(SOURCES)).runs
     (found,) = runs_in(runs[runs["name"] == name])
@@ -42,7 +41,7 @@ def named(name: str) -> RunRow:
 # The shipped file
 
 
-def test_the_figures_of_the_documents() -> None:
+def test_the_figures_of_the_documents():
     """Digits as printed in the sources."""
     gpu = named("thesis-gpu1")
     assert [getattr(gpu, f"{phase}_seconds") for phase in ("training", "validation", "test")] == [
@@ -58,18 +57,18 @@ def test_the_figures_of_the_documents() -> None:
     assert other.images_per_second == 32_712.78 and other.training_seconds == 18.34
     assert other.recorded_epochs == 10 and other.last_validation_accuracy == 0.9931
     energy = named("thesis-gpu2-energy").record.energy
-    assert energy.used_devices.joules == pytest.approx(1_150_358.15, abs=0.01)  # type: ignore[union-attr]
-    assert energy.seconds == 3730.5  # type: ignore[union-attr]
+    assert energy.used_devices.joules == pytest.approx(1_150_358.15, abs=0.01)
+    assert energy.seconds == 3730.5
 
 
-def test_what_the_source_omits_is_unknown() -> None:
+def test_what_the_source_omits_is_unknown():
     run = named("notebook-gpu")
     assert math.isnan(run.training_seconds) and math.isnan(run.images_per_second)
     assert run.seed is None and run.config is None
     assert named("thesis-validation1percent").data_set == "unknown"
 
 
-def test_every_result_has_a_place_and_a_name_of_its_own() -> None:
+def test_every_result_has_a_place_and_a_name_of_its_own():
     results = published_results(SOURCES)
     assert {result.source for result in results.values()} == {"notebook", "thesis", "pydtnn"}
     assert all(result.where and name.startswith(f"{result.source}-") for name, result in results.items())
@@ -78,7 +77,7 @@ def test_every_result_has_a_place_and_a_name_of_its_own() -> None:
     assert all(not result.shown or result.n or result.accuracy for result in results.values())
 
 
-def test_published_runs_stand_alone_in_their_cells() -> None:
+def test_published_runs_stand_alone_in_their_cells():
     """A published figure is a mean already: two of them have no median."""
     for cell in cells_of(select(published_runs(SOURCES)).runs):
         assert len({run.name.removesuffix("-energy") for run in cell.runs}) == 1, cell.label
@@ -86,7 +85,7 @@ def test_published_runs_stand_alone_in_their_cells() -> None:
         assert cell.label.count("published") == 1
 
 
-def test_labels_beside_measured_runs_name_only_what_differs(runs: Path) -> None:
+def test_labels_beside_measured_runs_name_only_what_differs(runs):
     """Settings that sources do not state are no difference."""
     labels = [cell.label for cell in cells_of(load_runs([runs], added=published_runs(["notebook"])).runs)]
     published = "global batch 200, samples 60000/0/10000, notebook"
@@ -97,7 +96,7 @@ def test_labels_beside_measured_runs_name_only_what_differs(runs: Path) -> None:
     ]
 
 
-def test_claims_that_are_no_run() -> None:
+def test_claims_that_are_no_run():
     (slower,) = [claim for claim in published_claims(["article"]) if claim.times]
     assert (slower.times, slower.base) == (7.0, "cte-power")
     assert any("5 times" in claim.words and not claim.shown for claim in published_claims(["notebook"]))
@@ -112,14 +111,14 @@ def test_claims_that_are_no_run() -> None:
         (("[sources]", "[sources"), "not TOML"),
     ],
 )
-def test_a_damaged_file_is_refused(tmp_path: Path, change: tuple[str, str], message: str) -> None:
+def test_a_damaged_file_is_refused(tmp_path, change, message):
     file = tmp_path / "published.toml"
     file.write_text(PUBLISHED_FILE.read_text().replace(*change))
     with pytest.raises(UserError, match=message):
         read_published(file)
 
 
-def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+def test_a_file_that_is_not_there(tmp_path):
     with pytest.raises(UserError, match="cannot read published results"):
         read_published(tmp_path / "none.toml")
 
@@ -128,7 +127,7 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_takes_them(runs: Path, tmp_path: Path, command: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_command_takes_them(runs, tmp_path, command, capsys, plots):
     assert main([command, str(runs), "--published", "--plots", str(tmp_path / "plots")]) == 0
     printed = capsys.readouterr().out
     assert "note: published pydtnn-mnist: printed output; one run; 18.34 s and 32,712.78 samples/s count" in printed
@@ -137,7 +136,7 @@ def test_every_command_takes_them(runs: Path, tmp_path: Path, command: str, caps
         assert "published, a mean or a claim without interval: nobody can check it" in printed
 
 
-def test_tables_and_flags_say_published(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_tables_and_flags_say_published(runs, capsys):
     assert main(["frameworks", str(runs), "--published", "thesis", "--format", "json"]) == 0
     found = json.loads(capsys.readouterr().out)
     (times,) = [table["rows"] for table in found["tables"] if table["title"].startswith("Times")]
@@ -150,18 +149,12 @@ def test_tables_and_flags_say_published(runs: Path, capsys: pytest.CaptureFixtur
     assert not any("pydtnn" in note for note in found["notes"])
 
 
-def test_without_the_option_there_are_none(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_the_option_there_are_none(runs, capsys):
     assert main(["frameworks", str(runs)]) == 0
     assert "published" not in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("names", [["005"], ["thesis", "3"]])
-def test_an_unknown_document(runs: Path, names: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["times", str(runs), "--published", *names]) == 2
-    assert f"Received: --published {names[-1]}. Use article, notebook, thesis, pydtnn" in capsys.readouterr().err
-
-
-def test_points_of_published_figures_are_hollow() -> None:
+def test_points_of_published_figures_are_hollow(plots):
     """Those of PyDTNN, in the picture of `frameworks`."""
     finding = find(select(published_runs(["pydtnn"]), published=["pydtnn"]))
     plot = next(plot for plot in finding.plots if plot.name == "frameworks-time")
@@ -170,14 +163,14 @@ def test_points_of_published_figures_are_hollow() -> None:
     assert matplotlib.colors.to_hex(points[0].get_markerfacecolor()) == "#ffffff"
 
 
-def claims(capsys: pytest.CaptureFixture[str], runs: Path, *options: str) -> list[dict[str, object]]:
+def claims(capsys, runs, *options):
     assert main(["clouds", str(runs), "--published", "article", "--format", "json", *options]) == 0
     tables = json.loads(capsys.readouterr().out)["tables"]
     (rows,) = [table["rows"] for table in tables if table["title"] == "Published claims about sites"]
     return rows
 
 
-def test_a_claim_is_shown_beside_the_measured_ratio(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_claim_is_shown_beside_the_measured_ratio(tmp_path, capsys):
     """Twelve runs: 42 s on AWS against 6 s are 7 times as long, as the article says."""
     write_study(tmp_path / "runs", name="cte", seconds=[6.0] * 6, site="cte-power")
     write_study(tmp_path / "runs", name="aws", seconds=[42.0] * 6, site="aws-g3-4xlarge")
@@ -187,13 +180,13 @@ def test_a_claim_is_shown_beside_the_measured_ratio(tmp_path: Path, capsys: pyte
     assert (row["site"], row["against"]) == ("aws-g3-4xlarge", "cte-power")
 
 
-def test_a_claim_without_such_runs_is_reported(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_claim_without_such_runs_is_reported(runs, capsys):
     rows = claims(capsys, runs)
     assert {row["experiment"] for row in rows} == {"no timed runs on both"}
     assert len(rows) == 2
 
 
-def test_the_report_has_them(runs: Path, tmp_path: Path) -> None:
+def test_the_report_has_them(runs, tmp_path):
     output = tmp_path / "report.html"
     assert main(["report", str(runs), "--published", "article", "pydtnn", "-o", str(output)]) == 0
     text = output.read_text()

@@ -1,8 +1,5 @@
 """Reading many runs: processes share the folders, and the tables are those of one process."""
 
-from pathlib import Path
-
-import pytest
 from builders import write_finished_run
 
 from analysis.runs import reading
@@ -11,9 +8,7 @@ from common.run_folder.records import EPOCHS_FILE
 from common.utils import workers
 
 
-def test_what_processes_read_together_is_in_the_order_of_the_folders(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_processes_read_together_is_in_the_order_of_the_folders(tmp_path, monkeypatch):
     for number in range(1, 8):
         write_finished_run(tmp_path / f"run-{number}", accuracies=[0.1 * number, 0.9])
     (tmp_path / "run-4" / EPOCHS_FILE).write_text("no JSON\n")

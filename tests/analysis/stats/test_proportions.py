@@ -8,12 +8,12 @@ from scipy import stats
 from analysis.stats.proportions import accuracy_difference, wilson_interval
 
 
-def interval(first: float, second: float, *, samples: int) -> tuple[float, float]:
+def interval(first, second, *, samples):
     found = accuracy_difference(first, second, samples=samples)
     return found.low, found.high
 
 
-def test_intervals_of_newcombes_paper_and_by_hand() -> None:
+def test_intervals_of_newcombes_paper_and_by_hand():
     assert interval(0.3, 0.9, samples=10) == pytest.approx((0.1705, 0.8090), abs=5e-5)  # its 9/10 - 3/10
     assert interval(2 / 7, 6 / 7, samples=7) == pytest.approx((0.0582, 0.8062), abs=5e-5)  # its 6/7 - 2/7
     # Wilson's interval of 10/10 is 1 / (1 + z² / 10) to 1, of 0/10 the mirror image: 1 - sqrt(2) (1 - 0.7225).
@@ -23,7 +23,7 @@ def test_intervals_of_newcombes_paper_and_by_hand() -> None:
 
 
 @given(st.integers(1, 10_000), st.floats(0, 1), st.floats(0, 1))
-def test_an_interval_contains_its_difference_and_is_antisymmetric(samples: int, first: float, second: float) -> None:
+def test_an_interval_contains_its_difference_and_is_antisymmetric(samples, first, second):
     first, second = round(first * samples) / samples, round(second * samples) / samples
     low, high = interval(first, second, samples=samples)
     assert -1 - 1e-9 <= low <= second - first + 1e-9 and second - first - 1e-9 <= high <= 1 + 1e-9
@@ -31,7 +31,7 @@ def test_an_interval_contains_its_difference_and_is_antisymmetric(samples: int, 
 
 
 @given(st.integers(1, 20_000), st.floats(0, 1))
-def test_wilsons_interval_is_scipys(samples: int, share: float) -> None:
+def test_wilsons_interval_is_scipys(samples, share):
     successes = round(share * samples)
     expected = stats.binomtest(successes, samples).proportion_ci(0.95, method="wilson")
     found = wilson_interval(successes, samples)

@@ -1,18 +1,16 @@
 """`python -m analysis thesis`: the thesis's tables and figures from run folders, with published values.
 
-On synthetic files with numbers that can be added by hand (`made_thesis`), and on the thesis's raw files where available
-(`THESIS_DATA` or ../shared/reference/thesis).
+On synthetic files with numbers that can be added by hand (`made_thesis`); `test_numbers.py` has those of the thesis.
 """
 
 import json
 import shutil
 from collections import defaultdict
-from pathlib import Path
 from typing import Any
 
 import pytest
 from builders import write_study
-from made_thesis import EPOCHS, ORIGINALS, RESULTS, make_thesis
+from made_thesis import EPOCHS, RESULTS, make_thesis
 
 from analysis.__main__ import main
 from analysis.runs.reading import load_runs
@@ -28,33 +26,33 @@ FIGURES = {
 Row = dict[str, Any]
 
 
-def imported(thesis: Path, folder: Path) -> Path:
+def imported(thesis, folder):
     """Import a folder of raw files; return that of its runs."""
     assert main(["import-thesis", str(thesis), "--folder", str(folder)]) == 0
     return folder
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def runs(tmp_path_factory):
     folder = tmp_path_factory.mktemp("made")
     return imported(make_thesis(folder / "thesis"), folder / "runs")
 
 
 @pytest.fixture(scope="module")
-def tables(runs: Path) -> dict[str, list[Row]]:
+def tables(runs):
     """The tables of the runs as they are."""
     return tables_of(runs)
 
 
-def tables_of(runs: Path) -> dict[str, list[Row]]:
+def tables_of(runs):
     """Return the part of each title before the colon -> rows, as the command computes them."""
-    found: dict[str, list[Row]] = defaultdict(list)
+    found = defaultdict(list)
     for table in find(load_runs([runs])).tables:
         found[table.title.partition(":")[0]] += [dict(zip(table.headings, row, strict=True)) for row in table.rows]
     return found
 
 
-def figure(rows: list[Row], of: str, what: str) -> Row:
+def figure(rows, of, what):
     (row,) = [row for row in rows if (row["of"], row["what"]) == (of, what)]
     return row
 
@@ -62,7 +60,7 @@ def figure(rows: list[Row], of: str, what: str) -> Row:
 # Files: epochs of a run train 60 (+ 0.5 per run), 50, 40, 600 s, the first 2 s more; validation 5.25 s, test 34.5 s.
 
 
-def test_times_and_speedups_by_hand(tables: dict[str, list[Row]]) -> None:
+def test_times_and_speedups_by_hand(tables):
     training = figure(tables["Figure 4.3"], "1 GPU", "training, s")
     assert training["n"] == 2
     assert training["from the runs"] == pytest.approx(100 * 60.25 + 2)
@@ -77,7 +75,7 @@ def test_times_and_speedups_by_hand(tables: dict[str, list[Row]]) -> None:
     assert efficiency["from the runs"] == pytest.approx(6027 / 4027 / 2)
 
 
-def test_energies_and_products_by_hand(runs: Path) -> None:
+def test_energies_and_products_by_hand(runs):
     """Three samples of 0.5 s count, 1 s apart: 30 W of both processors, and 100, 120 and 110 W of the GPU."""
     rows = tables_of(runs)["Table 4.2 and figure 4.12"]
     assert figure(rows, "1 GPU", "cpu, J")["from the runs"] == pytest.approx(0.5 * 3 * 30)
@@ -91,7 +89,7 @@ def test_energies_and_products_by_hand(runs: Path) -> None:
     assert figure(rows, "CPU", "EDP / that of 1 GPU")["from the runs"] == pytest.approx(100 * 45 / 210)
 
 
-def test_differences_from_the_published_figure_are_reported(runs: Path) -> None:
+def test_differences_from_the_published_figure_are_reported(runs):
     """No reason is made up for figures that the published ones are not the origin of."""
     rows = [row for of_table in tables_of(runs).values() for row in of_table if row.get("") == "differs"]
     assert any(row.get("why", "").startswith("no reason known") for row in rows)
@@ -99,7 +97,7 @@ def test_differences_from_the_published_figure_are_reported(runs: Path) -> None:
     assert not any("uses" in (row.get("why") or "") for row in rows)
 
 
-def changed(runs: Path, folder: Path, name: str, **totals: float) -> Path:
+def changed(runs, folder, name, **totals):
     """Return a copy of the runs in which totals of one are others."""
     if folder != runs:
         shutil.copytree(runs, folder)
@@ -130,16 +128,7 @@ def changed(runs: Path, folder: Path, name: str, **totals: float) -> Path:
         ("table31-keras-cpu", {"training_seconds": 9.0}, "Table 3.1", "Keras, cpu", "seconds"),
     ],
 )
-def test_one_raw_value_changes_the_table(
-    runs: Path,
-    tables: dict[str, list[Row]],
-    tmp_path: Path,
-    name: str,
-    totals: dict[str, float],
-    table: str,
-    of: str,
-    what: str,
-) -> None:
+def test_one_raw_value_changes_the_table(runs, tables, tmp_path, name, totals, table, of, what):
     before, after = (
         [row["from the runs"] for row in found[table] if row["of"] == of and row["what"].startswith(what)]
         for found in (tables, tables_of(changed(runs, tmp_path / "runs", name, **totals)))
@@ -149,7 +138,7 @@ def test_one_raw_value_changes_the_table(
 
 
 @pytest.mark.ci
-def test_one_value_in_the_raw_files_changes_the_tables(tmp_path: Path) -> None:
+def test_one_value_in_the_raw_files_changes_the_tables(tmp_path):
     """The first epoch of the first run on 1 GPU trains 100 s longer: one more second in the mean of 100 epochs x 2."""
     made = make_thesis(tmp_path / "thesis")
     before = tables_of(imported(made, tmp_path / "before"))
@@ -171,7 +160,7 @@ def test_one_value_in_the_raw_files_changes_the_tables(tmp_path: Path) -> None:
 
 
 @pytest.mark.ci
-def test_every_figure_is_drawn(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_figure_is_drawn(runs, tmp_path, capsys):
     assert main(["thesis", str(runs), "--plots", str(tmp_path)]) == 0
     assert {file.stem for file in tmp_path.glob("*.png")} == FIGURES
     printed = capsys.readouterr().out
@@ -180,7 +169,7 @@ def test_every_figure_is_drawn(runs: Path, tmp_path: Path, capsys: pytest.Captur
 
 
 @pytest.mark.ci
-def test_a_damaged_trace_is_named_and_another_drawn(runs: Path, tmp_path: Path) -> None:
+def test_a_damaged_trace_is_named_and_another_drawn(runs, tmp_path):
     shutil.copytree(runs, tmp_path / "runs")
     drawn = {plot.name: plot.figure.get_suptitle() for plot in find(load_runs([runs])).plots}["thesis-4.8-right-power"]
     (name,) = [word for word in drawn.replace(":", " ").replace(",", " ").split() if word.startswith("gpu2-energy")]
@@ -191,7 +180,7 @@ def test_a_damaged_trace_is_named_and_another_drawn(runs: Path, tmp_path: Path) 
     assert name not in again and "gpu2-energy" in again
 
 
-def test_what_is_missing_is_reported(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_missing_is_reported(runs, tmp_path, capsys):
     for name in ("gpu1-r1", "gpu1-r2"):
         shutil.copytree(runs / name, tmp_path / "few" / name)
     assert main(["thesis", str(tmp_path / "few"), "--plots", str(tmp_path / "plots")]) == 0
@@ -204,7 +193,7 @@ def test_what_is_missing_is_reported(runs: Path, tmp_path: Path, capsys: pytest.
     }  # fmt: skip
 
 
-def test_other_runs_are_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_other_runs_are_left_out(tmp_path, capsys):
     write_study(tmp_path / "runs", name="gpu1", seconds=[6.0, 7.0])
     assert main(["thesis", str(tmp_path / "runs")]) == 0
     assert "None of these runs is from the thesis" in capsys.readouterr().out
@@ -219,7 +208,8 @@ def test_other_runs_are_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[s
 )
 @pytest.mark.ci
 @pytest.mark.parametrize("name", ["gpu1-r", "gpu2-r", "cpu-r", "hybrid-r", "table31-", "validation"])
-def test_times_that_are_zero_or_missing(runs: Path, tmp_path: Path, name: str, totals: dict[str, float]) -> None:
+@pytest.mark.usefixtures("drawn")
+def test_times_that_are_zero_or_missing(runs, tmp_path, name, totals):
     """No traceback, and every figure can be drawn."""
     folder = tmp_path / "runs"
     for number, one in enumerate(run.name for run in sorted(runs.iterdir()) if run.name.startswith(name)):
@@ -230,7 +220,7 @@ def test_times_that_are_zero_or_missing(runs: Path, tmp_path: Path, name: str, t
         plot.figure.canvas.draw()
 
 
-def test_a_run_that_lacks_epochs(runs: Path, tmp_path: Path) -> None:
+def test_a_run_that_lacks_epochs(runs, tmp_path):
     folder = tmp_path / "runs"
     shutil.copytree(runs, folder)
     epochs = folder / "gpu1-r1" / EPOCHS_FILE
@@ -242,64 +232,6 @@ def test_a_run_that_lacks_epochs(runs: Path, tmp_path: Path) -> None:
 
 @pytest.mark.ci
 @pytest.mark.parametrize("form", ["md", "json", "latex"])
-def test_every_format(runs: Path, form: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_format(runs, form, capsys):
     assert main(["thesis", str(runs), "--format", form]) == 0
     assert "Figure 4.4" in capsys.readouterr().out
-
-
-# The raw files of the thesis
-
-
-@pytest.fixture(scope="module")
-def originals(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return imported(ORIGINALS, tmp_path_factory.mktemp("originals") / "runs")
-
-
-@pytest.fixture(scope="module")
-def values(originals: Path) -> dict[tuple[str, str], Row]:
-    """What it is of and what it is -> row."""
-    return {(row["of"], row["what"]): row for rows in tables_of(originals).values() for row in rows if "what" in row}
-
-
-@pytest.mark.ci
-class TestOriginals:
-    __test__ = ORIGINALS.is_dir()  # not a skip, which counts as a failure where nothing may be missing
-
-    @pytest.mark.parametrize(
-        ("of", "what", "value"),
-        [
-            ("1 GPU", "speedup over CPU", "11.883"),
-            ("2 GPUs", "speedup over 1 GPU", "1.792"),
-            ("2 GPUs", "speedup over CPU", "21.295"),
-            ("2 GPUs", "speedup of training alone over 1 GPU", "1.9705"),
-            ("2 GPUs", "efficiency", "0.8960"),
-            ("1 GPU", "speedup over the mean of both CPU runs, as in its text", "11.80"),
-            ("CPU", "total, s", "78522.95"),
-            ("2 GPUs and CPU", "training + validation, s", "17324"),
-            ("CPU", "EDP / that of 1 GPU", "86.71"),
-            ("1 GPU, wrapped", "EDP / that of 1 GPU", "1.0228"),
-            ("2 GPUs", "EDP / that of 1 GPU", "0.5542"),
-            ("2 GPUs", "EDP with idle devices / that of 1 GPU", "0.5070"),
-            ("CPU", "EDP with idle devices / that of 1 GPU", "103.87"),
-            ("2 GPUs", "used devices, J", "1150358.152"),
-            ("CPU", "with idle devices, J", "11104896.915"),
-        ],
-    )
-    def test_the_figures(self, values: dict[tuple[str, str], Row], of: str, what: str, value: str) -> None:
-        places = len(value.partition(".")[2])
-        assert f"{values[of, what]['from the runs']:.{places}f}" == value
-
-    def test_all_differences_have_a_reason(self, values: dict[tuple[str, str], Row]) -> None:
-        differing = {key: row["why"] for key, row in values.items() if row[""] == "differs"}
-        assert len(differing) == 10
-        assert not any(why.startswith("no reason known") for why in differing.values())
-        assert differing["2 GPUs", "efficiency"] == "printed from the rounded speedup, 1.79"
-        assert "uses 3,730.5 s" in differing["2 GPUs", "EDP / that of 1 GPU"]
-        assert "squared error" in values["PyTorch, cpu", "accuracy, %"]["why"]
-
-    def test_the_answer(self, originals: Path) -> None:
-        answer = find(load_runs([originals])).answer
-        assert answer.startswith(
-            "92 of 102 published values follow from the raw files to their last digit; 10 differ, "
-        )
-        assert "11.883 times as fast as CPU." in answer

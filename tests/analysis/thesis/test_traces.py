@@ -1,6 +1,4 @@
-"""The reader of the thesis's energy files, on synthetic ones. `test_thesis_energy.py` reads the originals."""
-
-from pathlib import Path
+"""The reader of the thesis's energy files, on synthetic ones. `test_numbers.py` reads the originals."""
 
 import pytest
 
@@ -12,12 +10,12 @@ GPU_WATTS = (47, 47, 16, 16, 21, 100, 120)
 SUMS = '"CPU0","RAM0","CPU1","RAM1","GPU0","GPU1","TIEMPO"\r\n1,2,3,4,5.5,6,7\r\n'
 
 
-def trace_text(header: tuple[str, ...] = TRACE_HEADER, watts: tuple[int, ...] = GPU_WATTS) -> str:
+def trace_text(header=TRACE_HEADER, watts=GPU_WATTS):
     return "\n".join([" ".join(header), *(f"20.0 1.0 10.0 2.0 {gpu}.000 16.5" for gpu in watts)]) + "\n"
 
 
 @pytest.mark.parametrize("header", [TRACE_HEADER, tuple(name.replace("_", "-") for name in TRACE_HEADER)])
-def test_a_trace_counts_from_the_sample_after_the_gpu_rises(tmp_path: Path, header: tuple[str, ...]) -> None:
+def test_a_trace_counts_from_the_sample_after_the_gpu_rises(tmp_path, header):
     path = tmp_path / "energia0.dat"
     path.write_text(trace_text(header))
     trace = read_trace(path)
@@ -28,7 +26,7 @@ def test_a_trace_counts_from_the_sample_after_the_gpu_rises(tmp_path: Path, head
     )
 
 
-def test_sums(tmp_path: Path) -> None:
+def test_sums(tmp_path):
     path = tmp_path / "consumos.dat"
     path.write_text(SUMS, newline="")
     sums = read_sums(path)
@@ -42,7 +40,7 @@ def test_sums(tmp_path: Path) -> None:
      trace_text().replace("16.5\n", "\n", 1), trace_text().replace("47.000", "nan"),
      trace_text().replace("47.000", "-1"), "\xff"],
 )  # fmt: skip
-def test_what_is_no_trace_is_refused(tmp_path: Path, text: str) -> None:
+def test_what_is_no_trace_is_refused(tmp_path, text):
     path = tmp_path / "energia0.dat"
     path.write_text(text, encoding="latin-1")
     with pytest.raises(UserError, match=r"is not a file of the thesis\. Received: .*\. Name an original file"):
@@ -50,13 +48,13 @@ def test_what_is_no_trace_is_refused(tmp_path: Path, text: str) -> None:
 
 
 @pytest.mark.parametrize("text", [SUMS.replace("TIEMPO", "T"), SUMS + "1,2,3,4,5,6,7\n", SUMS.replace("5.5", "5,5")])
-def test_what_is_no_sum_is_refused(tmp_path: Path, text: str) -> None:
+def test_what_is_no_sum_is_refused(tmp_path, text):
     path = tmp_path / "consumos.dat"
     path.write_text(text)
     with pytest.raises(UserError, match="is not a file of the thesis"):
         read_sums(path)
 
 
-def test_a_missing_file_is_a_user_error(tmp_path: Path) -> None:
+def test_a_missing_file_is_a_user_error(tmp_path):
     with pytest.raises(UserError, match=r"cannot read a file of the thesis: No such file.*Received: .*energia0\.dat"):
         read_trace(tmp_path / "energia0.dat")

@@ -4,16 +4,15 @@ import sys
 from types import SimpleNamespace
 
 import numpy as np
-import pytest
 
 from common.checks import bench_turns
 from common.checks.bench_turns import BareAverage, ExchangeTimes, task_config, with_steps
 from common.training.run_setup import prepare_run
 
 
-def test_the_bare_average_is_that_of_all_ranks_in_pieces_and_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_bare_average_is_that_of_all_ranks_in_pieces_and_is_timed(monkeypatch):
     """Two ranks, of which the other one has zeros: the average is half of what this one has."""
-    pieces: list[int] = []
+    pieces = []
     ranks = SimpleNamespace(size=2, Allreduce=lambda in_place, piece: pieces.append(piece.size))
     mpi = SimpleNamespace(COMM_WORLD=SimpleNamespace(Dup=lambda: ranks), IN_PLACE=None)
     monkeypatch.setitem(sys.modules, "mpi4py", SimpleNamespace(MPI=mpi))
@@ -30,7 +29,7 @@ def test_the_bare_average_is_that_of_all_ranks_in_pieces_and_is_timed(monkeypatc
     assert len(times.began) == len(times.ended) == 2 and times.began < times.ended
 
 
-def test_an_epoch_has_the_samples_of_its_steps_and_the_next_has_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_epoch_has_the_samples_of_its_steps_and_the_next_has_others(monkeypatch):
     monkeypatch.setitem(bench_turns.TASKS, "cnn", ("synthetic:400x28x28x1x10", 16))
     setup = prepare_run(task_config("cnn", threads=1), size=2)
     first, second = (with_steps(setup, size=2, epoch=epoch, steps=3) for epoch in (1, 2))

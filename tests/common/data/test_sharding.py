@@ -25,8 +25,8 @@ BATCH_SIZES = st.lists(st.integers(1, 40), min_size=1, max_size=64)
 @given(sample_count=st.integers(0, 3000), batch_sizes=BATCH_SIZES, seed=SEEDS, epoch=st.integers(0, 99))
 @example(sample_count=60_000, batch_sizes=[64] * 4, seed=0, epoch=1)
 def test_an_epoch_uses_each_sample_at_most_once_and_drops_only_the_last_global_batch(
-    sample_count: int, batch_sizes: list[int], seed: int, epoch: int
-) -> None:
+    sample_count, batch_sizes, seed, epoch
+):
     order = epoch_order(sample_count, seed=seed, epoch=epoch)
     steps = steps_per_epoch(sample_count, batch_sizes=batch_sizes)
     used = [
@@ -43,7 +43,7 @@ def test_an_epoch_uses_each_sample_at_most_once_and_drops_only_the_last_global_b
 
 
 @given(batch_sizes=BATCH_SIZES, step=st.integers(0, 50), seed=SEEDS)
-def test_a_global_batch_is_the_same_however_ranks_share_it(batch_sizes: list[int], step: int, seed: int) -> None:
+def test_a_global_batch_is_the_same_however_ranks_share_it(batch_sizes, step, seed):
     global_batch = sum(batch_sizes)
     order = epoch_order(global_batch * (step + 1), seed=seed, epoch=1)
     alone = order[rank_slice(step, rank=0, batch_sizes=[global_batch])]
@@ -52,7 +52,7 @@ def test_a_global_batch_is_the_same_however_ranks_share_it(batch_sizes: list[int
 
 
 @given(parts=st.lists(st.floats(0.001, 1000), min_size=1, max_size=16), more=st.integers(0, 2000))
-def test_a_batch_is_shared_out_in_proportion_with_something_for_everyone(parts: list[float], more: int) -> None:
+def test_a_batch_is_shared_out_in_proportion_with_something_for_everyone(parts, more):
     total = len(parts) + more
     counts = share_out(total, parts=parts)
     exact = [total * part / sum(parts) for part in parts]
@@ -74,12 +74,12 @@ def test_a_batch_is_shared_out_in_proportion_with_something_for_everyone(parts: 
         (268, [128, 128, 12], (128, 128, 12)),
     ],
 )
-def test_shares_by_largest_remainder(total: int, parts: list[float], expected: tuple[int, ...]) -> None:
+def test_shares_by_largest_remainder(total, parts, expected):
     assert share_out(total, parts=parts) == expected
 
 
 @pytest.mark.parametrize("size", range(1, 65))
-def test_evaluation_covers_every_sample_once(size: int) -> None:
+def test_evaluation_covers_every_sample_once(size):
     for sample_count in (0, 1, size - 1, size, size + 1, 997, 10_000):
         ranges = [evaluation_range(sample_count, rank=rank, batch_sizes=[7] * size) for rank in range(size)]
         assert [sample for part in ranges for sample in part] == list(range(sample_count))
@@ -88,7 +88,7 @@ def test_evaluation_covers_every_sample_once(size: int) -> None:
 
 
 @given(sample_count=st.integers(0, 3000), batch_sizes=BATCH_SIZES)
-def test_evaluation_is_shared_in_proportion_to_the_batch_sizes(sample_count: int, batch_sizes: list[int]) -> None:
+def test_evaluation_is_shared_in_proportion_to_the_batch_sizes(sample_count, batch_sizes):
     ranks = range(len(batch_sizes))
     ranges = [evaluation_range(sample_count, rank=rank, batch_sizes=batch_sizes) for rank in ranks]
     assert [sample for part in ranges for sample in part] == list(range(sample_count))
@@ -97,7 +97,7 @@ def test_evaluation_is_shared_in_proportion_to_the_batch_sizes(sample_count: int
 
 
 @given(sample_count=st.integers(2, 3000), share=st.floats(0, 0.95), seed=SEEDS)
-def test_validation_and_training_are_disjoint_complete_and_sorted(sample_count: int, share: float, seed: int) -> None:
+def test_validation_and_training_are_disjoint_complete_and_sorted(sample_count, share, seed):
     try:
         training, validation = split_validation(sample_count, share=share, seed=seed)
     except UserError:
@@ -108,25 +108,25 @@ def test_validation_and_training_are_disjoint_complete_and_sorted(sample_count: 
     np.testing.assert_array_equal(np.sort(np.concatenate([training, validation])), np.arange(sample_count))
 
 
-def test_no_validation_share_leaves_all_for_training() -> None:
+def test_no_validation_share_leaves_all_for_training():
     training, validation = split_validation(100, share=0, seed=3)
     assert len(validation) == 0
     np.testing.assert_array_equal(training, np.arange(100))
 
 
 @pytest.mark.parametrize("share", [-0.1, 1.0, 1.5, 0.001, float("nan")])
-def test_an_impossible_validation_share_is_refused(share: float) -> None:
+def test_an_impossible_validation_share_is_refused(share):
     with pytest.raises(UserError, match="Received"):
         split_validation(100, share=share, seed=0)
 
 
-def test_orders_differ_between_epochs_seeds_and_purposes() -> None:
+def test_orders_differ_between_epochs_seeds_and_purposes():
     orders = [epoch_order(1000, seed=seed, epoch=epoch).tolist() for seed in (0, 1) for epoch in (0, 1, 2)]
     orders.append(stable_permutation(1000, seed=0, stream=(0,)).tolist())  # the order of the validation split
     assert len({tuple(order) for order in orders}) == len(orders)
 
 
-def test_the_order_is_random() -> None:
+def test_the_order_is_random():
     """Each position holds each sample about equally often: chi-square of 10 x 10 counts, 81 degrees of freedom."""
     counts = np.zeros((10, 10))
     for epoch in range(2000):
@@ -135,12 +135,12 @@ def test_the_order_is_random() -> None:
     assert 81 - 4 * np.sqrt(162) < chi_square < 81 + 4 * np.sqrt(162)
 
 
-def test_the_order_never_changes() -> None:
+def test_the_order_never_changes():
     """A new NumPy or another machine must give these values, or old runs cannot be repeated."""
     assert epoch_order(12, seed=1234, epoch=7).tolist() == [6, 7, 11, 3, 5, 10, 0, 1, 8, 9, 2, 4]
     assert split_validation(12, share=0.25, seed=1234)[1].tolist() == [1, 6, 9]
 
 
-def test_fewer_samples_than_a_global_batch_give_no_step() -> None:
+def test_fewer_samples_than_a_global_batch_give_no_step():
     assert steps_per_epoch(255, batch_sizes=[64] * 4) == 0
     assert dropped_samples(255, batch_sizes=[64] * 4) == 255

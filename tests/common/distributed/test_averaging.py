@@ -8,7 +8,7 @@ from common.distributed.averaging import AveragingPlan
 UPDATES = range(1, 13)
 
 
-def updates(plan: AveragingPlan) -> tuple[list[int], list[int], list[int]]:
+def updates(plan):
     """Return after which updates weights are averaged, weights differ, and states of the optimizer differ."""
     return (
         [step for step in UPDATES if plan.averages_after(step)],
@@ -27,13 +27,11 @@ def updates(plan: AveragingPlan) -> tuple[list[int], list[int], list[int]]:
         ({"average_every": 99, "warmup_allreduce": 10}, [], [11, 12], [11, 12]),
     ],
 )
-def test_what_is_averaged_and_what_differs(
-    settings: dict[str, object], averaged: list[int], weights_differ: list[int], states_differ: list[int]
-) -> None:
-    config = StrategyConfig(strategy="averaging", **settings)  # type: ignore[arg-type]
+def test_what_is_averaged_and_what_differs(settings, averaged, weights_differ, states_differ):
+    config = StrategyConfig(strategy="averaging", **settings)
     assert updates(AveragingPlan(config, size=2, steps_per_epoch=6)) == (averaged, weights_differ, states_differ)
     assert updates(AveragingPlan(config, size=1, steps_per_epoch=6)) == ([], [], [])
 
 
-def test_by_allreduce_nothing_differs() -> None:
+def test_by_allreduce_nothing_differs():
     assert updates(AveragingPlan(StrategyConfig(), size=2, steps_per_epoch=6)) == ([], [], [])

@@ -5,17 +5,15 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from fake_ranks import alone, run_ranks
-from trainer_runs import child_environment, launcher_command
+from frameworks import need
+from processes import child_environment, launcher_command
 
 from common.distributed.communicator import (
     HOST_ALIASES,
-    Communicator,
     controller_variables,
     join,
     place_on_host,
@@ -24,8 +22,8 @@ from common.distributed.communicator import (
 from common.errors import UserError
 
 
-def test_sum_maximum_and_first() -> None:
-    def work(comm: Communicator) -> tuple[list[float], list[float], str]:
+def test_sum_maximum_and_first():
+    def work(comm):
         mine = np.array([comm.rank, -comm.rank], dtype=np.float64)
         return comm.sum(mine).tolist(), comm.maximum(mine).tolist(), comm.broadcast(f"rank {comm.rank}")
 
@@ -33,37 +31,37 @@ def test_sum_maximum_and_first() -> None:
     assert work(alone()) == ([0.0, 0.0], [0.0, 0.0], "rank 0")
 
 
-def test_sums_are_added_in_the_order_of_ranks() -> None:
+def test_sums_are_added_in_the_order_of_ranks():
     values = [1e16, 1.0, -1e16, 1.0]
     found = run_ranks(4, lambda comm: float(comm.sum(np.array(values[comm.rank]))))
     assert found == [((1e16 + 1.0) - 1e16) + 1.0] * 4
 
 
-def fail(comm: Communicator, errors: dict[int, Exception]) -> str:
+def fail(comm, errors):
     with comm.propagate_errors("writing the file"):
         if comm.rank in errors:
             raise errors[comm.rank]
     return "continued"
 
 
-def test_without_an_error_all_ranks_continue() -> None:
+def test_without_an_error_all_ranks_continue():
     assert run_ranks(3, lambda comm: fail(comm, {})) == ["continued"] * 3
 
 
 @pytest.mark.parametrize("rank", [0, 1, 2])
-def test_the_error_of_one_rank_reaches_all(rank: int) -> None:
+def test_the_error_of_one_rank_reaches_all(rank):
     results = run_ranks(3, lambda comm: fail(comm, {rank: UserError("no. Received: x. Do y")}))
     assert all(isinstance(result, UserError) for result in results)
     expected = "no. Received: x. Do y" + (f" (rank {rank})" if rank else "")
     assert {str(result) for result in results} == {expected}
 
 
-def test_an_error_of_all_ranks_is_reported_without_a_rank() -> None:
+def test_an_error_of_all_ranks_is_reported_without_a_rank():
     results = run_ranks(2, lambda comm: fail(comm, {0: UserError("same"), 1: UserError("same")}))
     assert [str(result) for result in results] == ["same", "same"]
 
 
-def test_of_several_errors_all_ranks_raise_the_first() -> None:
+def test_of_several_errors_all_ranks_raise_the_first():
     results = run_ranks(3, lambda comm: fail(comm, {1: UserError("one"), 2: UserError("two")}))
     assert [str(result) for result in results] == ["one (rank 1)"] * 3
 
@@ -76,7 +74,7 @@ def test_of_several_errors_all_ranks_raise_the_first() -> None:
         (OSError("strange"), ["strange", "no path"]),
     ],
 )
-def test_an_os_error_becomes_one_line(error: OSError, parts: list[str]) -> None:
+def test_an_os_error_becomes_one_line(error, parts):
     results = run_ranks(2, lambda comm: fail(comm, {0: error}))
     for result in results:
         assert isinstance(result, UserError)
@@ -84,20 +82,20 @@ def test_an_os_error_becomes_one_line(error: OSError, parts: list[str]) -> None:
         assert all(part in str(result) for part in parts)
 
 
-def test_a_bug_is_not_turned_into_a_user_error() -> None:
+def test_a_bug_is_not_turned_into_a_user_error():
     results = run_ranks(2, lambda comm: fail(comm, {0: ZeroDivisionError("a bug")}))
     assert isinstance(results[0], ZeroDivisionError)
     assert isinstance(results[1], RuntimeError), "the other rank waits for it, until its launcher ends it"
 
 
-def weights_of(rank: int, different: dict[int, list[str]]) -> dict[str, np.ndarray]:
+def weights_of(rank, different):
     weights = {name: np.arange(3.0) for name in ("fc2.bias", "conv1.weight", "fc1.weight")}
     for name in different.get(rank, []):
         weights[name] = np.nextafter(weights[name], 9)
     return weights
 
 
-def test_same_weights_pass() -> None:
+def test_same_weights_pass():
     assert run_ranks(3, lambda comm: comm.check_same_weights(weights_of(comm.rank, {}), when="now")) == [None] * 3
 
 
@@ -109,9 +107,7 @@ def test_same_weights_pass() -> None:
         ({1: ["fc2.bias"], 2: ["conv1.weight"]}, ["2 of 3", "the first is conv1.weight", "rank 1 differs"]),
     ],
 )
-def test_a_difference_of_the_last_bit_stops_all_ranks_and_is_named(
-    different: dict[int, list[str]], parts: list[str]
-) -> None:
+def test_a_difference_of_the_last_bit_stops_all_ranks_and_is_named(different, parts):
     results = run_ranks(3, lambda comm: comm.check_same_weights(weights_of(comm.rank, different), when="after epoch 2"))
     assert len({str(result) for result in results}) == 1
     for result in results:
@@ -119,8 +115,8 @@ def test_a_difference_of_the_last_bit_stops_all_ranks_and_is_named(
         assert all(part in str(result) for part in [*parts, "after epoch 2"])
 
 
-def test_parts_of_a_model_share_what_they_hold_whole() -> None:
-    def check(comm: Communicator, broken: int | None) -> None:
+def test_parts_of_a_model_share_what_they_hold_whole():
+    def check(comm, broken):
         piece, whole = float(comm.rank % 2), float(comm.rank == broken)
         weights = {"fc1.weight": np.full(3, piece), "fc2.bias": np.full(2, whole)}
         replace(comm, parts=2).check_same_weights(weights, when="now", cut={"fc1.weight"})
@@ -130,13 +126,13 @@ def test_parts_of_a_model_share_what_they_hold_whole() -> None:
         assert "1 of 2 tensors differ, the first is fc2.bias. Received: rank 1 differs from rank 0" in str(error)
 
 
-def test_under_a_launcher() -> None:
+def test_under_a_launcher():
     assert not under_launcher({"PATH": "/bin", "OMPI_MCA_x": "1"})
     for name in ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK", "HOROVOD_RANK"):
         assert under_launcher({name: "0"})
 
 
-def test_controller_variables() -> None:
+def test_controller_variables():
     assert controller_variables({}, nccl=False) == {"HOROVOD_CONTROLLER": "gloo", "HOROVOD_CPU_OPERATIONS": "gloo"}
     launched = {"OMPI_COMM_WORLD_SIZE": "2"}
     assert controller_variables(launched, nccl=False) == {
@@ -175,48 +171,46 @@ def test_controller_variables() -> None:
         ({HOST_ALIASES: "localhost,127.0.0.1"}, None),
     ],
 )
-def test_only_names_of_this_host_decide_on_the_place_of_a_rank(
-    variables: dict[str, str], place: tuple[int, int] | None
-) -> None:
+def test_only_names_of_this_host_decide_on_the_place_of_a_rank(variables, place):
     assert place_on_host(variables) == place
 
 
 class MeetsAtTry:
     """Horovod's part of `join` for one rank, where others end before all have met."""
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number):
         self.number = number
         self.calls: list[str] = []
 
-    def init(self, process_sets: list[object]) -> None:
+    def init(self, process_sets):
         self.calls.append("init")
         if self.calls.count("init") < self.number:
             raise ValueError("Horovod initialization failed.")
 
-    def shutdown(self) -> None:
+    def shutdown(self):
         self.calls.append("shutdown")
 
-    def nccl_built(self) -> int:
+    def nccl_built(self):
         return 0
 
-    def mpi_enabled(self) -> bool:
+    def mpi_enabled(self):
         return False
 
-    def rank(self) -> int:
+    def rank(self):
         return 0
 
     size = local_size = lambda self: 1
     local_rank = rank
 
 
-def test_elastic_ranks_meet_again_after_one_has_ended_before(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_elastic_ranks_meet_again_after_one_has_ended_before(monkeypatch):
     monkeypatch.setattr(os, "environ", {"HOROVOD_ELASTIC": "1"})
     hvd = MeetsAtTry(3)
     assert join(hvd, timeline=False).size == 1
     assert hvd.calls == ["init", "shutdown", "init", "shutdown", "init"]
 
 
-def test_other_ranks_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_ranks_do_not(monkeypatch):
     monkeypatch.setattr(os, "environ", {})
     hvd = MeetsAtTry(2)
     with pytest.raises(ValueError, match="initialization failed"):
@@ -224,8 +218,8 @@ def test_other_ranks_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
     assert hvd.calls == ["init"]
 
 
-def test_a_rank_that_nobody_wants_ends_in_one_line(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    def end(code: int) -> None:
+def test_a_rank_that_nobody_wants_ends_in_one_line(monkeypatch, capsys):
+    def end(code):
         raise SystemExit(code)
 
     monkeypatch.setattr(os, "environ", {"HOROVOD_ELASTIC": "1"})
@@ -258,8 +252,9 @@ print("longest exchange:", longest)
 @pytest.mark.ranks
 @pytest.mark.ci
 @pytest.mark.parametrize("launcher", ["mpirun2", "gloo2"])
-def test_a_tensor_that_waits_for_other_ranks_keeps_the_thread_of_horovod_awake(tmp_path: Path, launcher: str) -> None:
+def test_a_tensor_that_waits_for_other_ranks_keeps_the_thread_of_horovod_awake(tmp_path, launcher):
     """Once it slept after each tensor that the others had not announced, as in Keras' Adasum."""
+    need("torch")
     asleep = 4000  # milliseconds, far more than the machine's own delays
     done = subprocess.run(
         [*launcher_command(launcher), sys.executable, "-c", SEPARATE_TENSORS],

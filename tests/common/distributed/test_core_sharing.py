@@ -4,12 +4,11 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from trainer_runs import ROOT, child_environment, launcher_command
+from processes import ROOT, child_environment, launcher_command
 
 from common.distributed.core_sharing import CoreShare, core_share, share_of_cores, threads_per_rank
 
@@ -27,7 +26,7 @@ FIRST, SECOND = frozenset(range(40)), frozenset(range(40, 80))
         ([frozenset(range(9))] * 3 + [frozenset({9})], [3, 3, 3, 1]),
     ],
 )
-def test_threads_are_the_cores_of_a_rank(ranks: list[frozenset[int]], expected: list[int]) -> None:
+def test_threads_are_the_cores_of_a_rank(ranks, expected):
     total = len(frozenset().union(*ranks))
     shares = [CoreShare(total, share_of_cores(own, ranks)) for own in ranks]
     assert [threads_per_rank(None, share=share) for share in shares] == expected
@@ -38,12 +37,12 @@ def test_threads_are_the_cores_of_a_rank(ranks: list[frozenset[int]], expected: 
 
 
 @given(st.lists(st.frozensets(st.integers(0, 30), min_size=1), min_size=1, max_size=12))
-def test_all_cores_are_given_out_once(ranks: list[frozenset[int]]) -> None:
+def test_all_cores_are_given_out_once(ranks):
     shares = [share_of_cores(own, ranks) for own in ranks]
     assert sum(shares) == pytest.approx(len(frozenset().union(*ranks)))
 
 
-def test_one_process_has_the_cores_it_may_use() -> None:
+def test_one_process_has_the_cores_it_may_use():
     cores = len(os.sched_getaffinity(0))
     assert core_share(local_size=1) == CoreShare(cores, cores)
     assert core_share(local_size=4) == CoreShare(cores, cores / 4)  # no launcher: the others are not found
@@ -68,7 +67,7 @@ while len(list(folder.glob("share-*"))) < 2:
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="two cores are needed")
 @pytest.mark.parametrize("launcher", ["mpirun2", "gloo2"])
 @pytest.mark.parametrize("bound", [True, False], ids=["bound", "sharing"])
-def test_real_ranks_find_the_cores_of_each_other(tmp_path: Path, launcher: str, bound: bool) -> None:
+def test_real_ranks_find_the_cores_of_each_other(tmp_path, launcher, bound):
     """Each is bound by taskset, inside a shell that is not."""
     first, second = sorted(os.sched_getaffinity(0))[:2]
     number = "${OMPI_COMM_WORLD_RANK:-$HOROVOD_RANK}"

@@ -17,7 +17,7 @@ class Messages(StrategyConfig):
     uses_horovod = False
 
 
-def test_a_process_without_a_launcher_is_the_only_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_without_a_launcher_is_the_only_rank(monkeypatch):
     for name in LAUNCHER_VARIABLES:
         monkeypatch.delenv(name, raising=False)
     comm = join_mpi()
@@ -32,7 +32,7 @@ def test_a_process_without_a_launcher_is_the_only_rank(monkeypatch: pytest.Monke
         {"OMPI_COMM_WORLD_SIZE": "2", "HOROVOD_CONTROLLER": "gloo"},
     ],
 )
-def test_gloo_is_refused_where_messages_go_by_mpi(variables: dict[str, str]) -> None:
+def test_gloo_is_refused_where_messages_go_by_mpi(variables):
     with pytest.raises(UserError, match="exchanges messages by MPI"):
         check_controller(Messages(), variables)
     check_controller(StrategyConfig(), variables)
@@ -41,12 +41,12 @@ def test_gloo_is_refused_where_messages_go_by_mpi(variables: dict[str, str]) -> 
 
 
 @pytest.mark.parametrize("variables", [{"OMPI_COMM_WORLD_SIZE": "2"}, {"HOROVOD_CONTROLLER": "gloo"}])
-def test_mpi_and_a_process_alone_are_accepted(variables: dict[str, str]) -> None:
+def test_mpi_and_a_process_alone_are_accepted(variables):
     """Horovod itself chooses Gloo for a process without a launcher."""
     check_controller(Messages(), variables)
 
 
-def test_a_rank_that_cannot_read_its_settings_does_not_wait_for_ranks_that_can() -> None:
+def test_a_rank_that_cannot_read_its_settings_does_not_wait_for_ranks_that_can():
     code = """
 import time
 from common.distributed.mpi import no_other_way

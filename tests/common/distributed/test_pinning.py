@@ -2,8 +2,6 @@
 
 import re
 import threading
-from collections.abc import Sequence
-from typing import Literal
 
 import pytest
 from fake_ranks import run_ranks
@@ -12,7 +10,6 @@ from hypothesis import strategies as st
 
 from common.config import DeviceConfig
 from common.distributed import pinning
-from common.distributed.communicator import Communicator
 from common.distributed.pinning import check_own_gpu, choose_gpu, gpu_identity, gpu_uuids, visible_gpus
 from common.errors import UserError
 
@@ -20,7 +17,7 @@ GPUS = ["GPU:0", "GPU:1", "GPU:2", "GPU:3"]
 
 
 @given(count=st.integers(2, 16), data=st.data())
-def test_every_rank_of_a_host_has_its_own_gpu(count: int, data: st.DataObject) -> None:
+def test_every_rank_of_a_host_has_its_own_gpu(count, data):
     local_size = data.draw(st.integers(1, count))
     gpus = [f"GPU:{number}" for number in range(count)]
     for config in (DeviceConfig(), DeviceConfig(device="gpu")):
@@ -29,35 +26,31 @@ def test_every_rank_of_a_host_has_its_own_gpu(count: int, data: st.DataObject) -
 
 
 @pytest.mark.parametrize("local_rank", [0, 3])
-def test_a_rank_that_sees_only_its_own_gpu_takes_it(local_rank: int) -> None:
+def test_a_rank_that_sees_only_its_own_gpu_takes_it(local_rank):
     """As with srun --gpus-per-task."""
     assert choose_gpu(["GPU:0"], config=DeviceConfig(), local_rank=local_rank, local_size=4) == "GPU:0"
 
 
-def test_ranks_that_share_gpus_take_them_in_turns() -> None:
+def test_ranks_that_share_gpus_take_them_in_turns():
     config = DeviceConfig(share_gpu=True)
     taken = [choose_gpu(GPUS[:2], config=config, local_rank=rank, local_size=5) for rank in range(5)]
     assert taken == ["GPU:0", "GPU:1", "GPU:0", "GPU:1", "GPU:0"]
-    with pytest.raises(UserError, match=r"nothing to share. Received: --share-gpu and no GPU. Leave it out"):
-        choose_gpu([], config=config, local_rank=0, local_size=2)
 
 
-def pin(
-    monkeypatch: pytest.MonkeyPatch, uuids: Sequence[str], variables: Sequence[str], *, share: bool = False
-) -> list[object]:
+def pin(monkeypatch, uuids, variables, *, share=False):
     """Check a GPU per rank, each the first that its rank sees; return None or the error of each rank."""
     visible = threading.local()
     monkeypatch.setattr(pinning, "gpu_uuids", lambda: visible.uuids)
-    monkeypatch.setattr(pinning.os.environ, "get", lambda _: visible.variable)  # type: ignore[attr-defined]
+    monkeypatch.setattr(pinning.os.environ, "get", lambda _: visible.variable)
 
-    def work(comm: Communicator) -> None:
+    def work(comm):
         visible.uuids, visible.variable = uuids[comm.rank : comm.rank + 1], variables[comm.rank]
         check_own_gpu(0, config=DeviceConfig(share_gpu=share), comm=comm)
 
     return run_ranks(len(variables), work)
 
 
-def test_ranks_that_see_one_gpu_each_must_see_different_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_that_see_one_gpu_each_must_see_different_ones(monkeypatch):
     assert pin(monkeypatch, ["GPU-a", "GPU-b"], ["0", "0"]) == [None, None]  # cgroups: each GPU is number 0
     assert pin(monkeypatch, [], ["0", "1"]) == [None, None]  # no NVML
     assert pin(monkeypatch, ["GPU-a", "GPU-a"], ["0", "0"], share=True) == [None, None]
@@ -80,7 +73,7 @@ def test_ranks_that_see_one_gpu_each_must_see_different_ones(monkeypatch: pytest
         (0, "MIG-7", "GPU 0 of CUDA_VISIBLE_DEVICES=MIG-7"),
     ],
 )
-def test_a_gpu_is_identified_by_its_uuid(number: int, variable: str | None, expected: str) -> None:
+def test_a_gpu_is_identified_by_its_uuid(number, variable, expected):
     assert gpu_identity(number, variable, ["GPU-aa", "GPU-bb"]) == expected
 
 
@@ -90,64 +83,62 @@ class Nvml:
     class NVMLError(Exception):
         pass
 
-    def __init__(self, driver: bool) -> None:
+    def __init__(self, driver):
         self.driver = driver
 
-    def nvmlInit(self) -> None:  # noqa: N802
+    def nvmlInit(self):  # noqa: N802
         if not self.driver:
             raise self.NVMLError
 
-    def nvmlDeviceGetCount(self) -> int:  # noqa: N802
+    def nvmlDeviceGetCount(self):  # noqa: N802
         return 2
 
-    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:  # noqa: N802
+    def nvmlDeviceGetHandleByIndex(self, index):  # noqa: N802
         return index
 
-    def nvmlDeviceGetUUID(self, handle: int) -> str:  # noqa: N802
+    def nvmlDeviceGetUUID(self, handle):  # noqa: N802
         return f"GPU-{handle}"
 
 
-def test_uuids_by_nvml() -> None:
+def test_uuids_by_nvml():
     assert gpu_uuids(Nvml(driver=True)) == ["GPU-0", "GPU-1"]
     assert gpu_uuids(Nvml(driver=False)) == []
 
 
-def test_without_gpus_auto_is_the_cpu() -> None:
+def test_without_gpus_auto_is_the_cpu():
     assert choose_gpu([], config=DeviceConfig(), local_rank=0, local_size=4) is None
 
 
-def test_the_cpu_can_be_chosen_on_a_host_with_gpus() -> None:
+def test_the_cpu_can_be_chosen_on_a_host_with_gpus():
     assert choose_gpu(GPUS, config=DeviceConfig(device="cpu"), local_rank=3, local_size=99) is None
 
 
-def test_a_missing_gpu_is_reported_in_one_line() -> None:
-    with pytest.raises(UserError, match=r"no GPU was found. Received: --device gpu") as error:
-        choose_gpu([], config=DeviceConfig(device="gpu"), local_rank=0, local_size=1)
-    assert "\n" not in str(error.value)
+@pytest.mark.parametrize(
+    ("settings", "gpus", "ranks", "line"),
+    [
+        ({"device": "gpu"}, [], 1, r"no GPU was found\. Received: --device gpu\. .*"),
+        ({"share_gpu": True}, [], 2, r".*nothing to share\. Received: --share-gpu and no GPU\. Leave it out"),
+        ({}, GPUS, 5, r".*Received: 5 ranks, 4 GPUs\. Start 4 ranks per host, .*or --share-gpu.*"),
+        ({"device": "gpu"}, GPUS, 5, r".*Received: 5 ranks, 4 GPUs\. Start 4 ranks per host, .*or --share-gpu.*"),
+        ({"mixed_precision": "float16"}, [], 1, r".*Received: --mixed-precision float16\. Use bfloat16.*"),
+        ({"mixed_precision": "float16", "device": "gpu"}, [], 1, r".*Received: --mixed-precision float16\. .*"),
+        ({"pinned_memory": True}, [], 1, r".*Received: --pinned-memory and no GPU\. Leave it out"),
+    ],
+)
+def test_what_needs_other_gpus_is_one_line_on_every_rank(settings, gpus, ranks, line):
+    for rank in range(ranks):
+        with pytest.raises(UserError) as error:
+            choose_gpu(gpus, config=DeviceConfig(**settings), local_rank=rank, local_size=ranks)
+        assert re.fullmatch(line, str(error.value)), error.value
 
 
-@pytest.mark.parametrize("config", [DeviceConfig(), DeviceConfig(device="gpu")], ids=["auto", "gpu"])
-@pytest.mark.parametrize("local_rank", [0, 4])
-def test_more_ranks_than_gpus_is_refused_on_every_rank(config: DeviceConfig, local_rank: int) -> None:
-    with pytest.raises(UserError, match=r"Received: 5 ranks, 4 GPUs. Start 4 ranks per host, .*or --share-gpu"):
-        choose_gpu(GPUS, config=config, local_rank=local_rank, local_size=5)
+@pytest.mark.parametrize("settings", [{"mixed_precision": "float16"}, {"pinned_memory": True}])
+def test_what_needs_a_gpu_takes_one(settings):
+    assert choose_gpu(GPUS, config=DeviceConfig(**settings), local_rank=1, local_size=2) == "GPU:1"
 
 
-@pytest.mark.parametrize("device", ["auto", "gpu"])
-def test_mixed_precision_needs_a_gpu(device: Literal["auto", "gpu"]) -> None:
-    config = DeviceConfig(device=device, mixed_precision="float16")
-    with pytest.raises(UserError, match=r"needs a GPU. Received: --mixed-precision float16. Use bfloat16"):
-        choose_gpu([], config=config, local_rank=0, local_size=1)
-    assert choose_gpu(GPUS, config=config, local_rank=1, local_size=2) == "GPU:1"
-    everywhere = DeviceConfig(mixed_precision="bfloat16")
-    assert choose_gpu([], config=everywhere, local_rank=0, local_size=1) is None
-
-
-def test_pinned_memory_needs_a_gpu() -> None:
-    config = DeviceConfig(pinned_memory=True)
-    with pytest.raises(UserError, match=r"Received: --pinned-memory and no GPU. Leave it out"):
-        choose_gpu([], config=config, local_rank=0, local_size=1)
-    assert choose_gpu(GPUS, config=config, local_rank=1, local_size=2) == "GPU:1"
+def test_mixed_precision_in_bfloat16_needs_no_gpu():
+    assert choose_gpu([], config=DeviceConfig(mixed_precision="bfloat16"), local_rank=0, local_size=1) is None
 
 
 @pytest.mark.parametrize(
@@ -162,6 +153,6 @@ def test_pinned_memory_needs_a_gpu() -> None:
         ("-1", []),
     ],
 )
-def test_gpus_visible_to_a_process(variable: str | None, expected: list[str]) -> None:
+def test_gpus_visible_to_a_process(variable, expected):
     gpus = [("0", "GPU-aa", "V100"), ("1", "GPU-bb", "P100"), ("2", "GPU-cc", "T4")]
     assert visible_gpus(gpus, variable) == expected

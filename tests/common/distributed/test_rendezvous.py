@@ -7,31 +7,29 @@ from dataclasses import replace
 import pytest
 from fake_ranks import alone, run_ranks
 
-from common.distributed.communicator import Communicator
 from common.distributed.rendezvous import addresses_of_ranks, interface_of, own_address
 from common.errors import UserError
 
 
-def beside(host: str) -> Communicator:
+def beside(host):
     """Return a rank that has another one on a host of this name."""
     own = platform.node()
     return replace(alone(), allgather=lambda value: [own, host] if value == own else [value, value])
 
 
-def test_ranks_of_one_host_use_its_loopback_and_ports_of_their_own() -> None:
+def test_ranks_of_one_host_use_its_loopback_and_ports_of_their_own():
     addresses = run_ranks(3, addresses_of_ranks)[0]
-    assert isinstance(addresses, list)
     hosts, ports = zip(*(one.split(":") for one in addresses), strict=True)
     assert hosts == ("127.0.0.1",) * 3 and len(set(ports)) == 3
     with socket.socket() as again:
         again.bind(("127.0.0.1", int(ports[0])))  # it is free
 
 
-def test_the_address_is_that_on_the_way_to_the_other_host() -> None:
+def test_the_address_is_that_on_the_way_to_the_other_host():
     assert own_address(beside("localhost")) == "127.0.0.1"
     assert interface_of("127.0.0.1") == "lo"
 
 
-def test_a_host_that_is_not_known_is_one_line() -> None:
+def test_a_host_that_is_not_known_is_one_line():
     with pytest.raises(UserError, match=r"does not know the address of nosuch\.invalid\. Received"):
         own_address(beside("nosuch.invalid"))

@@ -10,7 +10,7 @@ from common.run_folder.checkpoints import Checkpoint, PartialEpoch
 IMAGES = 13
 
 
-def checkpoint_of(sizes: tuple[int, ...]) -> Checkpoint:
+def checkpoint_of(sizes):
     """A checkpoint inside an epoch in which place p of the global batch has the sums p and 100 + p."""
     ranks = []
     for rank, size in enumerate(sizes):
@@ -23,7 +23,7 @@ def checkpoint_of(sizes: tuple[int, ...]) -> Checkpoint:
 
 @pytest.mark.parametrize("before", [1, 2, 3, 5, IMAGES])
 @pytest.mark.parametrize("after", [1, 2, 4, IMAGES])
-def test_the_sums_of_all_places_go_on(before: int, after: int) -> None:
+def test_the_sums_of_all_places_go_on(before, after):
     sizes = [share_out(IMAGES, parts=(1.0,) * ranks) for ranks in (before, after)]
     cut = shared_anew(checkpoint_of(sizes[0]), before=sizes[0], after=sizes[1])
     assert [len(rank.state["losses_of_places"]) for rank in cut.ranks] == list(sizes[1])
@@ -33,12 +33,12 @@ def test_the_sums_of_all_places_go_on(before: int, after: int) -> None:
     assert [rank.training_seconds for rank in cut.ranks] == [2.0] * after
 
 
-def test_a_new_rank_has_no_generator_and_the_first_ranks_statistics() -> None:
+def test_a_new_rank_has_no_generator_and_the_first_ranks_statistics():
     cut = shared_anew(checkpoint_of((7, 6)), before=(7, 6), after=(5, 4, 4))
     assert [rank.state.get("generator") for rank in cut.ranks] == [np.array([0]), np.array([1]), None]
     assert [int(rank.weights["bn.mean"][0]) for rank in cut.ranks] == [0, 1, 0]
 
 
-def test_between_epochs_there_is_nothing_to_cut() -> None:
+def test_between_epochs_there_is_nothing_to_cut():
     whole = Checkpoint(2, 20, {"w": np.ones(2)}, {})
     assert shared_anew(whole, before=(), after=(5, 4, 4)) is whole

@@ -2,20 +2,18 @@
 
 import os
 import time
-from pathlib import Path
 
 import pytest
 from builders import make_config, make_setup, random_weights
 from fake_ranks import alone, run_ranks
 from played_session import Played
 
-from common.distributed.communicator import Communicator
 from common.elastic.commit import Commit
 from common.elastic.membership import Membership
 from common.errors import UserError
 from common.run_folder.checkpoints import Checkpoint
-from common.run_folder.records import Status, Totals, World, read_run
-from common.run_folder.world_changes import ElasticRecord, WorldChange
+from common.run_folder.records import read_run
+from common.run_folder.world_changes import WorldChange
 
 SCALED = {"lr_scaling": "linear"}
 CHANGE = WorldChange(
@@ -33,15 +31,14 @@ CHANGE = WorldChange(
 )
 
 
-def elastic(tmp_path: Path) -> Played:
+def elastic(tmp_path):
     config = make_config(tmp_path, schedule=SCALED, faults={"elastic": True}, training={"epochs": 4})
     return Played(config, alone(), membership=Membership(size=1))
 
 
-def gone_on(first: Played, *, epochs: int) -> Played:
+def gone_on(first, *, epochs):
     """Return the session of a rank that goes on after so many epochs."""
     kept = first.session.membership
-    assert kept
     assert kept.commit
     first.session.recorder.release()
     membership = Membership(size=1)
@@ -54,7 +51,7 @@ def gone_on(first: Played, *, epochs: int) -> Played:
     return Played(first.setup.config, alone(), membership=membership)
 
 
-def test_another_rank_goes_on_with_the_folder(tmp_path: Path) -> None:
+def test_another_rank_goes_on_with_the_folder(tmp_path):
     first = elastic(tmp_path)
     assert first.end_epoch(1)
     assert first.end_epoch(2)
@@ -68,18 +65,15 @@ def test_another_rank_goes_on_with_the_folder(tmp_path: Path) -> None:
     run = read_run(tmp_path / "run")
     assert run.state == "finished"
     assert [epoch.epoch for epoch in run.epochs] == [1, 2, 3, 4]
-    assert isinstance(run.record.status, Status)
     assert run.record.status.process == os.getpid()
-    assert isinstance(run.record.elastic, ElasticRecord)
     assert run.record.elastic.changes == [CHANGE]
     assert run.record.elastic.lost_seconds == 1.0
     assert run.record.elastic.commits == 3  # of this process, after each epoch
 
 
-def test_time_that_was_lost_is_training_time(tmp_path: Path) -> None:
+def test_time_that_was_lost_is_training_time(tmp_path):
     played = elastic(tmp_path)
     membership = played.session.membership
-    assert membership
     membership.lost_seconds = 7.0
     played.end_epoch(1, training_seconds=2.0)
     played.end_epoch(2, training_seconds=2.0)
@@ -87,23 +81,20 @@ def test_time_that_was_lost_is_training_time(tmp_path: Path) -> None:
     assert [epoch.training_seconds for epoch in epochs] == [9.0, 2.0]
 
 
-def test_time_that_was_lost_after_the_last_epoch_is_time_of_the_test(tmp_path: Path) -> None:
+def test_time_that_was_lost_after_the_last_epoch_is_time_of_the_test(tmp_path):
     played = elastic(tmp_path)
     membership = played.session.membership
-    assert membership
     for epoch in range(1, 5):
         played.end_epoch(epoch)
     membership.lost_seconds = 7.0
     played.finish(seconds=0.5)
     totals = read_run(tmp_path / "run").record.totals
-    assert isinstance(totals, Totals)
     assert totals.test_seconds == 7.5
 
 
-def test_each_end_of_an_epoch_is_kept_in_memory(tmp_path: Path) -> None:
+def test_each_end_of_an_epoch_is_kept_in_memory(tmp_path):
     played = elastic(tmp_path)
     membership = played.session.membership
-    assert membership
     assert membership.commit
     assert membership.commit.step == 0
     played.end_epoch(1)
@@ -111,14 +102,14 @@ def test_each_end_of_an_epoch_is_kept_in_memory(tmp_path: Path) -> None:
     assert (membership.commit.folder, membership.commit.first_size) == (tmp_path / "run", 1)
 
 
-def test_a_damaged_folder_ends_the_run_in_one_line(tmp_path: Path) -> None:
+def test_a_damaged_folder_ends_the_run_in_one_line(tmp_path):
     first = elastic(tmp_path)
     (tmp_path / "run" / "run.json").write_text("{")
     with pytest.raises(Exception, match="not a valid run folder"):
         gone_on(first, epochs=0)
 
 
-def test_any_number_of_ranks_resumes_with_the_global_batch_of_the_first(tmp_path: Path) -> None:
+def test_any_number_of_ranks_resumes_with_the_global_batch_of_the_first(tmp_path):
     first = elastic(tmp_path)
     first.end_epoch(1)
     first.session.recorder.add_change(CHANGE)
@@ -132,7 +123,7 @@ def test_any_number_of_ranks_resumes_with_the_global_batch_of_the_first(tmp_path
         record={"resume": str(tmp_path / "run")},
     )
 
-    def resume(comm: Communicator) -> tuple[int, int, list[float], int]:
+    def resume(comm):
         played = Played(config, comm, membership=Membership(size=comm.size))
         setup = played.setup
         played.end_epoch(2, weights=random_weights(setup, seed=2))
@@ -150,13 +141,11 @@ def test_any_number_of_ranks_resumes_with_the_global_batch_of_the_first(tmp_path
     assert sum(images) == whole
     assert max(images) - min(images) <= 1
     record = read_run(tmp_path / "run").record
-    assert isinstance(record.world, World)
     assert record.world.size == 1
-    assert isinstance(record.elastic, ElasticRecord)
     assert record.elastic.changes == [CHANGE]
 
 
-def test_more_ranks_than_images_are_one_line(tmp_path: Path) -> None:
+def test_more_ranks_than_images_are_one_line(tmp_path):
     config = make_config(tmp_path, faults={"elastic": True}, training={"batch_size": 2})
     with pytest.raises(UserError, match="every rank needs an image of each update"):
         make_setup(config, size=3, first_size=1)

@@ -1,10 +1,8 @@
 """A process that goes on with other ranks: what it remembers, what it reports, and whose state counts."""
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,14 +12,13 @@ from common.distributed.communicator import Communicator
 from common.elastic.commit import Commit
 from common.elastic.membership import Hooks, HostsChanged, Membership
 from common.run_folder.checkpoints import Checkpoint
-from common.run_folder.world_changes import WorldChange
 
 
 class LostRankError(Exception):
     """Another rank has ended."""
 
 
-def commit(step: int) -> Commit:
+def commit(step):
     """The state after an update."""
     return Commit(folder=Path("run"), first_size=2, checkpoint=Checkpoint(0, step, {"w": np.ones(1)}, {}), made_at=0.0)
 
@@ -39,7 +36,7 @@ class Script:
     joined: int = 0
     left: int = 0
 
-    def train(self) -> None:
+    def train(self):
         self.membership.agree(self.comm)
         self.starts += 1
         if self.starts <= len(self.errors):
@@ -54,22 +51,22 @@ class Script:
         self.membership.progressed()
         self.membership.progressed()
 
-    def run(self, *, changed: Callable[[Any], None] = lambda listener: None) -> list[WorldChange]:
-        reported: list[WorldChange] = []
+    def run(self, *, changed=lambda listener: None):
+        reported = []
         self.membership.report = reported.append
         hooks = Hooks(rejoin=alone, is_lost_rank=lambda error: isinstance(error, LostRankError), listen=changed)
         self.membership.run(self.train, hooks=hooks, leave=self._leave, join=self._join)
         return reported
 
-    def _leave(self) -> None:
+    def _leave(self):
         assert self.left == self.joined  # once for each time
         self.left += 1
 
-    def _join(self, comm: Communicator) -> None:
+    def _join(self, comm):
         self.joined += 1
 
 
-def test_training_goes_on_after_a_lost_rank_and_reports_it_once() -> None:
+def test_training_goes_on_after_a_lost_rank_and_reports_it_once():
     script = Script([LostRankError()])
     (change,) = script.run()
     assert (script.starts, script.joined) == (2, 1)
@@ -79,22 +76,22 @@ def test_training_goes_on_after_a_lost_rank_and_reports_it_once() -> None:
     assert script.membership.lost_seconds > 0
 
 
-def test_ranks_that_end_before_the_next_update_are_one_change() -> None:
+def test_ranks_that_end_before_the_next_update_are_one_change():
     script = Script([LostRankError(), LostRankError(), HostsChanged()])
     (change,) = script.run()
     assert (script.starts, script.joined) == (4, 3)
     assert (change.cause, change.step) == ("a rank ended", 30)
 
 
-def test_an_error_of_another_kind_is_not_survived() -> None:
+def test_an_error_of_another_kind_is_not_survived():
     script = Script([ZeroDivisionError()])
     with pytest.raises(ZeroDivisionError):
         script.run()
     assert script.joined == 0
 
 
-def test_news_of_hosts_is_forgotten_once_the_ranks_have_met() -> None:
-    heard: list[Any] = []
+def test_news_of_hosts_is_forgotten_once_the_ranks_have_met():
+    heard = []
     script = Script([HostsChanged()])
     (change,) = script.run(changed=heard.append)
     assert (change.cause, change.detect_seconds) == ("the hosts changed", 0.0)
@@ -104,8 +101,8 @@ def test_news_of_hosts_is_forgotten_once_the_ranks_have_met() -> None:
     assert not script.membership.has_news()
 
 
-def test_the_newest_state_of_all_ranks_is_everybodys() -> None:
-    def meet(comm: Communicator) -> int:
+def test_the_newest_state_of_all_ranks_is_everybodys():
+    def meet(comm):
         membership = Membership(size=1)
         membership.commit = {0: commit(5), 1: commit(6), 2: None}[comm.rank]
         membership.agree(comm)
@@ -115,7 +112,7 @@ def test_the_newest_state_of_all_ranks_is_everybodys() -> None:
     assert run_ranks(3, meet) == [6, 6, 6]
 
 
-def test_of_two_faults_without_a_commit_between_each_counts_its_own() -> None:
+def test_of_two_faults_without_a_commit_between_each_counts_its_own():
     script = Script([LostRankError(), LostRankError()], commits=1, makes_updates=True)
     began = time.time()
     script.membership.commit = commit(0)
@@ -124,11 +121,11 @@ def test_of_two_faults_without_a_commit_between_each_counts_its_own() -> None:
     assert script.membership.lost_seconds <= time.time() - began  # what was lost twice counts once
 
 
-def test_ranks_that_end_before_the_first_meeting_are_no_change_and_keep_the_first_size() -> None:
+def test_ranks_that_end_before_the_first_meeting_are_no_change_and_keep_the_first_size():
     membership = Membership(size=3)
     starts = 0
 
-    def train() -> None:
+    def train():
         nonlocal starts
         starts += 1
         if starts == 1:
@@ -136,17 +133,17 @@ def test_ranks_that_end_before_the_first_meeting_are_no_change_and_keep_the_firs
         membership.agree(alone())
         membership.progressed()
 
-    reported: list[WorldChange] = []
+    reported = []
     membership.report = reported.append
     hooks = Hooks(rejoin=alone, is_lost_rank=lambda error: isinstance(error, LostRankError), listen=lambda one: None)
     membership.run(train, hooks=hooks, leave=lambda: None, join=lambda comm: None)
     assert (starts, reported, membership.first_size) == (2, [], 3)
 
 
-def test_the_size_of_the_first_start_is_that_of_the_ranks_that_began() -> None:
+def test_the_size_of_the_first_start_is_that_of_the_ranks_that_began():
     first = Membership(size=2)
 
-    def meet(comm: Communicator) -> int:
+    def meet(comm):
         membership = first if comm.rank == 1 else Membership(size=3)
         membership.agree(comm)
         return membership.first_size

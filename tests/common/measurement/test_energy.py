@@ -26,7 +26,7 @@ COUNTED_SECONDS = 10 + 2 + 10 + 1
 UNKNOWN = np.full(8, np.nan)
 
 
-def series(*joules: float) -> Series:
+def series(*joules):
     return Series(method="counter", watts=UNKNOWN, joules=np.array(joules))
 
 
@@ -42,22 +42,22 @@ ONE_HOST = PowerTrace(
 )
 
 
-def record(*traces: PowerTrace, used: dict[str, list[str]] | None = None) -> EnergyRecord:
+def record(*traces, used=None):
     return energy_record(traces, used_gpus={"node1": ["gpu0"]} if used is None else used, interval_seconds=0.5)
 
 
-def test_sampled_energy_is_interval_times_sum() -> None:
+def test_sampled_energy_is_interval_times_sum():
     watts = np.array([[100.0, 16.0], [120.0, 16.0], [140.0, 17.0]])
     assert sampled_energy(watts, interval_seconds=0.5).tolist() == [180, 24.5]
 
 
-def test_formulas() -> None:
+def test_formulas():
     assert energy_delay(10, 50) == 500
     assert energy_delay_squared(10, 50) == 5000
     assert energy_above_idle(50, idle_watts=2, seconds=10) == 30
 
 
-def test_repeated_phases_are_summed() -> None:
+def test_repeated_phases_are_summed():
     assert seconds_by_phase(ONE_HOST) == {
         "idle_before": 4, "startup": 2, "training": 20, "validation": 2, "test": 1, "idle_after": 4,
     }  # fmt: skip
@@ -66,7 +66,7 @@ def test_repeated_phases_are_summed() -> None:
     }  # fmt: skip
 
 
-def test_start_up_and_idle_time_are_not_in_the_totals() -> None:
+def test_start_up_and_idle_time_are_not_in_the_totals():
     made = record(ONE_HOST)
     assert made.counted_phases == ["training", "validation", "test"]
     assert made.seconds == COUNTED_SECONDS
@@ -78,7 +78,7 @@ def test_start_up_and_idle_time_are_not_in_the_totals() -> None:
     assert made.used_devices.ed2p_joule_square_seconds == 23 * 23 * 2400
 
 
-def test_idle_devices_are_in_all_devices_only() -> None:
+def test_idle_devices_are_in_all_devices_only():
     made = record(ONE_HOST)
     assert [(device.name, device.used) for device in made.devices] == [
         ("cpu0", True), ("gpu0", True), ("gpu1", False),
@@ -90,7 +90,7 @@ def test_idle_devices_are_in_all_devices_only() -> None:
     assert record(ONE_HOST, used={}).used_devices.joules == 250
 
 
-def test_energy_above_idle_uses_the_mean_of_before_and_after() -> None:
+def test_energy_above_idle_uses_the_mean_of_before_and_after():
     made = record(ONE_HOST)
     assert [(device.idle_watts_before, device.idle_watts_after) for device in made.devices] == [
         (10, 12), (15, 17), (16, 16),
@@ -99,7 +99,7 @@ def test_energy_above_idle_uses_the_mean_of_before_and_after() -> None:
     assert made.used_devices.joules_above_idle == 2400 - 27 * 23
 
 
-def test_without_idle_power_before_or_after_there_is_no_energy_above_idle() -> None:
+def test_without_idle_power_before_or_after_there_is_no_energy_above_idle():
     trace = replace(ONE_HOST, phases=["startup" if phase == "idle_after" else phase for phase in PHASES])
     made = record(trace)
     assert made.devices[0].idle_watts_before == 10
@@ -109,7 +109,7 @@ def test_without_idle_power_before_or_after_there_is_no_energy_above_idle() -> N
     assert made.used_devices.joules == 2400
 
 
-def test_an_absent_device_makes_totals_incomplete_and_is_not_zero() -> None:
+def test_an_absent_device_makes_totals_incomplete_and_is_not_zero():
     made = record(replace(ONE_HOST, not_measured={"ram0": "not counted", "gpu2": "lost"}))
     absent = {device.name: device for device in made.devices if device.method == "absent"}
     assert set(absent) == {"ram0", "gpu2"}
@@ -122,7 +122,7 @@ def test_an_absent_device_makes_totals_incomplete_and_is_not_zero() -> None:
     assert not without_ram.all_devices.complete
 
 
-def test_without_measured_devices_there_are_no_totals() -> None:
+def test_without_measured_devices_there_are_no_totals():
     made = record(replace(ONE_HOST, series={}, not_measured={"cpu": "no", "ram": "no", "gpu": "no driver"}))
     assert [device.used for device in made.devices] == [True, True, True]
     assert made.seconds == COUNTED_SECONDS
@@ -138,7 +138,7 @@ def test_without_measured_devices_there_are_no_totals() -> None:
     assert not record(replace(ONE_HOST, not_measured={"gpu": "no driver"}), used={}).devices[-1].used
 
 
-def test_hosts_are_summed_and_the_slowest_one_determines_the_time() -> None:
+def test_hosts_are_summed_and_the_slowest_one_determines_the_time():
     slow = replace(ONE_HOST, host="node2", seconds=SECONDS * 2, series={"cpu0": CPU})
     made = record(ONE_HOST, slow)
     assert [device.name for device in made.devices] == ["node1/cpu0", "node1/gpu0", "node1/gpu1", "node2/cpu0"]
@@ -150,22 +150,22 @@ def test_hosts_are_summed_and_the_slowest_one_determines_the_time() -> None:
     assert made.devices[3].joules_above_idle == 250 - (5 + 6) / 2 * 46
 
 
-def test_a_used_gpu_that_does_not_exist_is_a_bug() -> None:
+def test_a_used_gpu_that_does_not_exist_is_a_bug():
     with pytest.raises(ValueError, match="node1 has no gpu7"):
         record(ONE_HOST, used={"node1": ["gpu7"]})
 
 
-def test_values_are_divided_by_the_base() -> None:
+def test_values_are_divided_by_the_base():
     assert normalized({"1 GPU": 4.0, "2 GPUs": 3.0}, base="1 GPU") == {"1 GPU": 1, "2 GPUs": 0.75}
 
 
 @pytest.mark.parametrize("base", ["CPU", "nothing"])
-def test_an_unknown_or_zero_base_is_refused(base: str) -> None:
+def test_an_unknown_or_zero_base_is_refused(base):
     with pytest.raises(UserError, match=rf"Received: {base}\. Choose one of 1 GPU, nothing"):
         normalized({"1 GPU": 4.0, "nothing": 0.0}, base=base)
 
 
-def test_the_record_survives_json_and_has_no_other_fields() -> None:
+def test_the_record_survives_json_and_has_no_other_fields():
     made = record(replace(ONE_HOST, not_measured={"ram0": "not counted"}))
     adapter = TypeAdapter(EnergyRecord)
     text = adapter.dump_json(made)

@@ -22,11 +22,11 @@ from common.utils.at_once import AT_ONCE
 BUSY = "import time\nend = time.time() + 60\nwhile time.time() < end: pass"
 
 
-def test_another_busy_process_is_recorded_and_those_of_the_run_are_not() -> None:
+def test_another_busy_process_is_recorded_and_those_of_the_run_are_not():
     """The busy process leaves this session and process tree, as if another user had started it."""
     outsider = subprocess.run(
         ["setsid", "sh", "-c", f"{sys.executable} -c '{BUSY}' >/dev/null 2>&1 & echo $!"],
-        capture_output=True, text=True, check=True,
+        capture_output=True, text=True, check=True, timeout=120,
     )  # fmt: skip
     own = subprocess.Popen([sys.executable, "-c", BUSY])
     try:
@@ -43,9 +43,7 @@ def test_another_busy_process_is_recorded_and_those_of_the_run_are_not() -> None
         busy.kill()
 
 
-def test_runs_that_are_made_at_once_with_this_one_are_no_interference(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_runs_that_are_made_at_once_with_this_one_are_no_interference(tmp_path, monkeypatch):
     """The record counts them; other programs stay interference, also those of runs that are made alone."""
     processes = []
     for name, count in (("busy-2", "2"), ("busy-1", "1")):  # not the name of what else runs here
@@ -68,7 +66,7 @@ def test_runs_that_are_made_at_once_with_this_one_are_no_interference(
             process.wait()
 
 
-def test_ranks_with_the_same_command_line_are_of_the_run(tmp_path: Path) -> None:
+def test_ranks_with_the_same_command_line_are_of_the_run(tmp_path):
     """A launcher may give each rank its own session."""
     script = tmp_path / "rank.py"
     script.write_text(
@@ -102,20 +100,18 @@ def test_ranks_with_the_same_command_line_are_of_the_run(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("program", "local_rank", "is_taken"), [("train.py", "0", True), ("train.py", "1", False), ("other.py", "0", False)]
 )
-def test_the_first_trainer_of_a_host_looks_at_it_as_this_is_imported(
-    program: str, local_rank: str, is_taken: bool
-) -> None:
+def test_the_first_trainer_of_a_host_looks_at_it_as_this_is_imported(program, local_rank, is_taken):
     code = f"import sys\nsys.argv = [{program!r}]\nfrom common.measurement import interference\n"
     done = subprocess.run(
         [sys.executable, "-c", f"{code}print(interference._early is not None)"],
         capture_output=True, text=True, check=True, cwd=Path(__file__).parents[3],
-        env=os.environ | {"OMPI_COMM_WORLD_LOCAL_RANK": local_rank},
+        env=os.environ | {"OMPI_COMM_WORLD_LOCAL_RANK": local_rank}, timeout=120,
     )  # fmt: skip
     assert done.stdout == f"{is_taken}\n"
 
 
-def test_nothing_is_waited_for_after_an_early_look(monkeypatch: pytest.MonkeyPatch) -> None:
-    waits: list[float] = []
+def test_nothing_is_waited_for_after_an_early_look(monkeypatch):
+    waits = []
     monkeypatch.setattr(isolation.time, "sleep", waits.append)
     at, spent = take_sample()
     monkeypatch.setattr(isolation, "_early", (at - 5, spent))
@@ -124,7 +120,7 @@ def test_nothing_is_waited_for_after_an_early_look(monkeypatch: pytest.MonkeyPat
     assert waits[0] == 0 < waits[1] <= isolation.SAMPLE_SECONDS
 
 
-def test_a_process_that_starts_after_the_first_look_is_judged_by_its_own_time() -> None:
+def test_a_process_that_starts_after_the_first_look_is_judged_by_its_own_time():
     earlier = take_sample()
     busy = subprocess.Popen([sys.executable, "-c", BUSY], start_new_session=True)
     own = isolation._own_processes
@@ -140,14 +136,14 @@ def test_a_process_that_starts_after_the_first_look_is_judged_by_its_own_time() 
         busy.wait()
 
 
-def test_the_share_of_a_core_by_hand() -> None:
+def test_the_share_of_a_core_by_hand():
     share = isolation._share
     assert share(3.0, before=(1.0, "make"), age=100.0, between=4.0) == 0.5
     assert share(3.0, before=None, age=4.0, between=8.0) == 0.75
     assert share(0.1, before=None, age=0.1, between=8.0) is None
 
 
-def throttled(folder: Path, *counts: str) -> Path:
+def throttled(folder, *counts):
     for core, count in enumerate(counts):
         place = folder / f"cpu{core}" / "thermal_throttle"
         place.mkdir(parents=True)
@@ -155,15 +151,13 @@ def throttled(folder: Path, *counts: str) -> Path:
     return folder
 
 
-def test_throttling_is_counted_or_unknown(tmp_path: Path) -> None:
+def test_throttling_is_counted_or_unknown(tmp_path):
     assert isolation.throttle_count(throttled(tmp_path / "hot", "3\n", "4\n")) == 7
     assert isolation.throttle_count(throttled(tmp_path / "odd", "3\n", "many\n")) is None
     assert isolation.throttle_count(tmp_path / "none") is None
 
 
-def part(
-    memory: int, *, load: float | None = None, throttled: int | None = 0, device: int | None = None
-) -> Interference:
+def part(memory, *, load=None, throttled=0, device=None):
     """What a rank measures; `load`: of the host, measured by its first rank."""
     return Interference(
         load_average_before=[] if load is None else [load],
@@ -175,7 +169,7 @@ def part(
     )
 
 
-def test_the_record_by_hand() -> None:
+def test_the_record_by_hand():
     ranks = [part(100, load=1.5, throttled=2), part(200, device=7), part(300, load=0.5, throttled=5)]
     assert join(ranks) == Interference(
         load_average_before=[1.5, 0.5],
@@ -189,7 +183,7 @@ def test_the_record_by_hand() -> None:
 
 
 @pytest.mark.parametrize("first", [True, False])
-def test_a_rank_reports_its_memory_and_the_first_its_host(first: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_reports_its_memory_and_the_first_its_host(first, monkeypatch):
     monkeypatch.setattr(isolation, "clocks", iter([(10.0, 1.0), (14.0, 7.0)]).__next__)
     monkeypatch.setattr(isolation, "throttle_count", iter([10, 12]).__next__)
     meter = InterferenceMeter(first_on_host=first)

@@ -4,7 +4,6 @@ import pickle
 import threading
 import time
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -25,14 +24,14 @@ LONG = 4096.0
 class Clock:
     now: float = 1000.0
 
-    def __call__(self) -> float:
+    def __call__(self):
         return self.now
 
 
 class Machine:
     """A reader of two fake devices: `counter` in joules, `power` in watts."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.clock, self.counter, self.power = Clock(), Meter(500.0), Meter(100.0)
         self.closed = 0
         devices = [
@@ -44,18 +43,17 @@ class Machine:
             sources, host="here", interval_seconds=LONG, clock=self.clock, sleep=lambda seconds: self.pass_time(seconds)
         )
 
-    def close(self) -> None:
+    def close(self):
         self.closed += 1
 
-    def pass_time(self, seconds: float, *, joules: float = 0.0, watts: float | None = None) -> None:
+    def pass_time(self, seconds, *, joules=0.0, watts=None):
         self.clock.now += seconds
-        assert isinstance(self.counter.value, float)
         self.counter.value += joules
         if watts is not None:
             self.power.value = watts
 
 
-def test_every_joule_belongs_to_the_phase_in_which_it_was_spent() -> None:
+def test_every_joule_belongs_to_the_phase_in_which_it_was_spent():
     machine = Machine()
     machine.reader.start()
     machine.pass_time(4096, joules=40960)
@@ -78,7 +76,7 @@ def test_every_joule_belongs_to_the_phase_in_which_it_was_spent() -> None:
     assert machine.closed == 1
 
 
-def test_idle_time_is_a_separate_phase_and_the_previous_phase_continues() -> None:
+def test_idle_time_is_a_separate_phase_and_the_previous_phase_continues():
     machine = Machine()
     machine.reader.start()
     machine.reader.measure_idle(IDLE_BEFORE, 8)
@@ -88,7 +86,7 @@ def test_idle_time_is_a_separate_phase_and_the_previous_phase_continues() -> Non
     assert trace.seconds.tolist() == [0, 0, 8, 9]
 
 
-def test_a_failed_device_is_not_measured_and_the_others_continue() -> None:
+def test_a_failed_device_is_not_measured_and_the_others_continue():
     machine = Machine()
     machine.reader.start()
     machine.pass_time(2, joules=6)
@@ -106,7 +104,7 @@ def test_a_failed_device_is_not_measured_and_the_others_continue() -> None:
     assert trace.not_measured["gpu0"] == "failed 4.0 s after the first sample: GPU is lost"
 
 
-def test_a_constant_counter_is_not_measured() -> None:
+def test_a_constant_counter_is_not_measured():
     """Some virtual machines have one, but no machine uses 0 J."""
     machine = Machine()
     machine.reader.start()
@@ -120,14 +118,14 @@ def test_a_constant_counter_is_not_measured() -> None:
     ("last", "elapsed", "expected"),
     [(0, 0.0, 1), (1, 0.5, 2), (1, 0.51, 2), (1, 0.4999, 2), (1, 1.7, 4), (3, 2.0, 5)],
 )
-def test_a_late_sample_shifts_no_other(last: int, elapsed: float, expected: int) -> None:
+def test_a_late_sample_shifts_no_other(last, elapsed, expected):
     assert next_sample(last, elapsed_seconds=elapsed, interval_seconds=0.5) == expected
 
 
-def test_the_thread_samples_and_ends() -> None:
+def test_the_thread_samples_and_ends():
     read = []
 
-    def counted() -> float:
+    def counted():
         read.append(time.monotonic())
         return read[-1]
 
@@ -143,7 +141,7 @@ def test_the_thread_samples_and_ends() -> None:
     np.testing.assert_allclose(trace.series["gpu0"].joules.sum(), trace.seconds[-1], atol=0.5)
 
 
-def test_known_joules_of_a_fake_machine(tmp_path: Path) -> None:
+def test_known_joules_of_a_fake_machine(tmp_path):
     """From the counters' files and NVML to the trace, with a wrap-around."""
     gpu, old = MadeGpu(millijoules=5_000), MadeGpu(millijoules="Not Supported", milliwatts=16_000)
     cpu = make_zone(tmp_path / "intel-rapl:0", "package-0", microjoules=9_000_000, largest=10_000_000)
@@ -168,7 +166,7 @@ def test_known_joules_of_a_fake_machine(tmp_path: Path) -> None:
     assert_same(copy, trace)
 
 
-def assert_same(one: PowerTrace, other: PowerTrace) -> None:
+def assert_same(one, other):
     assert (one.host, one.phases, list(one.series)) == (other.host, other.phases, list(other.series))
     np.testing.assert_array_equal(one.seconds, other.seconds)
     for device, series in one.series.items():
@@ -177,7 +175,7 @@ def assert_same(one: PowerTrace, other: PowerTrace) -> None:
         np.testing.assert_array_equal(series.joules, other.series[device].joules)
 
 
-def made_trace(host: str, *devices: str) -> PowerTrace:
+def made_trace(host, *devices):
     """Numbers that need all their digits."""
     series = {
         device: Series(method="counter", watts=np.array([np.nan, 1 / 3 + at]), joules=np.array([0.0, 1 / 7 + at]))
@@ -186,7 +184,7 @@ def made_trace(host: str, *devices: str) -> PowerTrace:
     return PowerTrace(host=host, seconds=np.array([0.0, 0.1]), phases=["startup", "training"], series=series)
 
 
-def test_the_file_gives_back_the_same_bits(tmp_path: Path) -> None:
+def test_the_file_gives_back_the_same_bits(tmp_path):
     one = made_trace("", "gpu0", "cpu0")
     write_power(tmp_path / POWER_FILE, [one])
     (read,) = read_power(tmp_path / POWER_FILE)
@@ -194,7 +192,7 @@ def test_the_file_gives_back_the_same_bits(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == [POWER_FILE]
 
 
-def test_several_hosts_in_one_file(tmp_path: Path) -> None:
+def test_several_hosts_in_one_file(tmp_path):
     traces = [made_trace("node1", "gpu0", "ram0"), made_trace("node2", "gpu0")]
     write_power(tmp_path / POWER_FILE, traces)
     assert "node2/gpu0" in (tmp_path / POWER_FILE).read_text()
@@ -202,7 +200,7 @@ def test_several_hosts_in_one_file(tmp_path: Path) -> None:
         assert_same(read, trace)
 
 
-def test_a_trace_without_devices_is_a_header(tmp_path: Path) -> None:
+def test_a_trace_without_devices_is_a_header(tmp_path):
     write_power(tmp_path / POWER_FILE, [made_trace("")])
     assert (tmp_path / POWER_FILE).read_text() == "seconds,phase,device,method,watts,joules\n"
     assert read_power(tmp_path / POWER_FILE) == []
@@ -228,7 +226,7 @@ GOOD = "seconds,phase,device,method,watts,joules\n0.0,training,gpu0,counter,,0.0
         (GOOD, ""),
     ],
 )
-def test_a_file_of_another_kind_is_refused(tmp_path: Path, old: str, new: str) -> None:
+def test_a_file_of_another_kind_is_refused(tmp_path, old, new):
     path = tmp_path / POWER_FILE
     path.write_text(GOOD)
     assert read_power(path)[0].series["gpu0"].joules.sum() == 2
@@ -238,7 +236,7 @@ def test_a_file_of_another_kind_is_refused(tmp_path: Path, old: str, new: str) -
         read_power(path)
 
 
-def test_a_missing_file_is_a_user_error(tmp_path: Path) -> None:
+def test_a_missing_file_is_a_user_error(tmp_path):
     with pytest.raises(UserError, match=r"no power trace: No such file.*Received: .*power\.csv\. Name a"):
         read_power(tmp_path / POWER_FILE)
 
@@ -246,5 +244,5 @@ def test_a_missing_file_is_a_user_error(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "kind"), [("gpu0", "gpu"), ("node1/cpu0", "cpu"), ("cpu0-die-1", "cpu"), ("ram", "ram")]
 )
-def test_names_contain_the_kind(name: str, kind: str) -> None:
+def test_names_contain_the_kind(name, kind):
     assert kind_of(name) == kind

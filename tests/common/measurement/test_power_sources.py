@@ -7,20 +7,20 @@ from pathlib import Path
 import pytest
 from made_power import MadeGpu, MadeNvml, make_zone
 
-from common.measurement.power_sources import Device, ReadingError, find_sources
+from common.measurement.power_sources import ReadingError, find_sources
 
 NO_GPU = MadeNvml([])
 
 
-def devices(powercap: Path, nvml: MadeNvml = NO_GPU) -> dict[str, Device]:
+def devices(powercap, nvml=NO_GPU):
     return {device.name: device for device in find_sources(powercap=powercap, nvml=nvml).devices}
 
 
-def not_measured(powercap: Path, nvml: MadeNvml = NO_GPU) -> dict[str, str]:
+def not_measured(powercap, nvml=NO_GPU):
     return find_sources(powercap=powercap, nvml=nvml).not_measured
 
 
-def test_packages_and_their_ram_are_found_and_nothing_is_counted_twice(tmp_path: Path) -> None:
+def test_packages_and_their_ram_are_found_and_nothing_is_counted_twice(tmp_path):
     """As listed by the kernel: all zones in one folder, and subzones in their packages, too."""
     for number in (0, 1):
         package = tmp_path / f"intel-rapl:{number}"
@@ -37,13 +37,13 @@ def test_packages_and_their_ram_are_found_and_nothing_is_counted_twice(tmp_path:
     assert not_measured(tmp_path) == {"gpu": "NVML found no GPU"}
 
 
-def test_dies_of_one_package_have_separate_names(tmp_path: Path) -> None:
+def test_dies_of_one_package_have_separate_names(tmp_path):
     make_zone(tmp_path / "intel-rapl:0", "package-0-die-0", microjoules=5)
     make_zone(tmp_path / "intel-rapl:1", "package-0-die-1", microjoules=5)
     assert list(devices(tmp_path)) == ["cpu0-die-0", "cpu0-die-1"]
 
 
-def test_a_counter_reads_the_joules_since_it_was_found_through_every_wrap(tmp_path: Path) -> None:
+def test_a_counter_reads_the_joules_since_it_was_found_through_every_wrap(tmp_path):
     counter = make_zone(tmp_path / "intel-rapl:0", "package-0", microjoules=9_000_000, largest=10_000_000)
     read = devices(tmp_path)["cpu0"].read
     readings = []
@@ -53,7 +53,7 @@ def test_a_counter_reads_the_joules_since_it_was_found_through_every_wrap(tmp_pa
     assert readings == [0, 0.5, 1.5, 9, 11.25]
 
 
-def test_a_decreasing_counter_without_a_range_is_not_read(tmp_path: Path) -> None:
+def test_a_decreasing_counter_without_a_range_is_not_read(tmp_path):
     counter = make_zone(tmp_path / "intel-rapl:0", "package-0", microjoules=9)
     read = devices(tmp_path)["cpu0"].read
     counter.write_text("8")
@@ -61,13 +61,13 @@ def test_a_decreasing_counter_without_a_range_is_not_read(tmp_path: Path) -> Non
         read()
 
 
-def test_ram_that_is_not_counted_is_not_measured(tmp_path: Path) -> None:
+def test_ram_that_is_not_counted_is_not_measured(tmp_path):
     make_zone(tmp_path / "intel-rapl:0", "package-0", microjoules=5)
     assert "no dram zone" in not_measured(tmp_path)["ram0"]
 
 
 @pytest.mark.parametrize("powercap", ["empty", "missing"])
-def test_a_machine_without_rapl_reports_it(tmp_path: Path, powercap: str) -> None:
+def test_a_machine_without_rapl_reports_it(tmp_path, powercap):
     (tmp_path / "empty").mkdir()
     reasons = not_measured(tmp_path / powercap)
     assert set(reasons) == {"cpu", "ram", "gpu"}
@@ -75,9 +75,7 @@ def test_a_machine_without_rapl_reports_it(tmp_path: Path, powercap: str) -> Non
 
 
 @pytest.mark.parametrize("trouble", ["no file", "a folder", "no number", "forbidden"])
-def test_a_counter_that_cannot_be_read_is_not_measured_with_the_reason(
-    tmp_path: Path, trouble: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_counter_that_cannot_be_read_is_not_measured_with_the_reason(tmp_path, trouble, monkeypatch):
     counter = make_zone(tmp_path / "intel-rapl:0", "package-0", microjoules=5)
     make_zone(tmp_path / "intel-rapl:0" / "intel-rapl:0:0", "dram", microjoules=5)
     if trouble == "no number":
@@ -100,10 +98,10 @@ def test_a_counter_that_cannot_be_read_is_not_measured_with_the_reason(
     assert list(devices(tmp_path)) == ["ram0"]
 
 
-def forbid(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def forbid(file, monkeypatch):
     read_text = Path.read_text
 
-    def refuse(path: Path, encoding: str) -> str:
+    def refuse(path, encoding):
         if path == file:
             raise PermissionError(13, "Permission denied", str(path))
         return read_text(path, encoding=encoding)
@@ -111,7 +109,7 @@ def forbid(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Path, "read_text", refuse)
 
 
-def test_a_gpu_is_read_by_its_counter_or_else_by_its_power(tmp_path: Path) -> None:
+def test_a_gpu_is_read_by_its_counter_or_else_by_its_power(tmp_path):
     new = MadeGpu(millijoules=7_000_000_000_000_001)
     old = MadeGpu(millijoules="Not Supported", milliwatts=120_500)
     found = devices(tmp_path, MadeNvml([new, old]))
@@ -124,14 +122,14 @@ def test_a_gpu_is_read_by_its_counter_or_else_by_its_power(tmp_path: Path) -> No
     assert (found["gpu0"].read(), found["gpu1"].read()) == (0.25, 16)
 
 
-def test_an_unreadable_gpu_does_not_affect_the_others(tmp_path: Path) -> None:
+def test_an_unreadable_gpu_does_not_affect_the_others(tmp_path):
     silent = MadeGpu(millijoules="Not Supported", milliwatts="GPU is lost")
     nvml = MadeNvml([silent, MadeGpu()])
     assert list(devices(tmp_path, nvml)) == ["gpu1"]
     assert not_measured(tmp_path, nvml)["gpu0"] == "NVML: GPU is lost"
 
 
-def test_a_gpu_that_fails_later_has_a_reason(tmp_path: Path) -> None:
+def test_a_gpu_that_fails_later_has_a_reason(tmp_path):
     gpu = MadeGpu()
     read = devices(tmp_path, MadeNvml([gpu]))["gpu0"].read
     gpu.millijoules = "GPU is lost"
@@ -147,9 +145,7 @@ def test_a_gpu_that_fails_later_has_a_reason(tmp_path: Path) -> None:
         (MadeNvml([MadeGpu()]), None, ["init", "shutdown"]),
     ],
 )
-def test_nvml_is_shut_down_if_it_was_started(
-    tmp_path: Path, nvml: MadeNvml, reason: str | None, calls: list[str]
-) -> None:
+def test_nvml_is_shut_down_if_it_was_started(tmp_path, nvml, reason, calls):
     sources = find_sources(powercap=tmp_path, nvml=nvml)
     sources.close()
     assert nvml.calls == calls
@@ -157,7 +153,7 @@ def test_nvml_is_shut_down_if_it_was_started(
     assert reason is None or reason in sources.not_measured["gpu"]
 
 
-def test_this_machine_is_measured_or_has_a_reason() -> None:
+def test_this_machine_is_measured_or_has_a_reason():
     sources = find_sources()
     sources.close()
     kinds = {name[:3] for name in (*sources.not_measured, *(device.name for device in sources.devices))}
@@ -166,7 +162,7 @@ def test_this_machine_is_measured_or_has_a_reason() -> None:
 
 if find_spec("pynvml"):  # no skip, which counts as a failure where nothing may be missing
 
-    def test_the_fake_nvml_has_names_of_the_real_one() -> None:
+    def test_the_fake_nvml_has_names_of_the_real_one():
         import pynvml
 
         made = {name for name in dir(MadeNvml) if name.lower().startswith("nvml")}

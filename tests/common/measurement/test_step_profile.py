@@ -10,17 +10,17 @@ from common.measurement.step_profile import LEFT_OUT_STEPS, PARTS, Laps, Profile
 class Clock:
     """A clock set by the test; synchronizing the device takes a second."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.now = 0.0
 
-    def synchronize(self) -> None:
+    def synchronize(self):
         self.now += 1.0
 
-    def __call__(self) -> float:
+    def __call__(self):
         return self.now
 
 
-def run_epoch(profiler: Profiler, clock: Clock, *, steps: int) -> None:
+def run_epoch(profiler, clock, *, steps):
     for _ in profiler.steps(iter(range(steps))):
         for seconds, part in enumerate(PARTS[1:-1], start=1):
             clock.now += seconds
@@ -28,7 +28,7 @@ def run_epoch(profiler: Profiler, clock: Clock, *, steps: int) -> None:
         clock.now += 0.5
 
 
-def test_parts_add_up_to_the_steps_of_all_epochs_but_the_first_few_steps() -> None:
+def test_parts_add_up_to_the_steps_of_all_epochs_but_the_first_few_steps():
     clock = Clock()
     profiler = Profiler(synchronize=clock.synchronize, clock=clock)
     run_epoch(profiler, clock, steps=LEFT_OUT_STEPS - 1)
@@ -47,7 +47,7 @@ def test_parts_add_up_to_the_steps_of_all_epochs_but_the_first_few_steps() -> No
 
 
 @pytest.mark.parametrize("interrupted", [0, 1, 2])
-def test_parts_whose_ends_were_recorded_elsewhere(monkeypatch: pytest.MonkeyPatch, interrupted: int) -> None:
+def test_parts_whose_ends_were_recorded_elsewhere(monkeypatch, interrupted):
     """A process interrupted between its readings of two clocks, at any of them, takes no time from a layer."""
     clock = Clock()
     profiler = Profiler(synchronize=lambda: None, clock=clock)
@@ -56,7 +56,7 @@ def test_parts_whose_ends_were_recorded_elsewhere(monkeypatch: pytest.MonkeyPatc
     started = 1_000_000.0 + clock.now
     readings = count()
 
-    def other_clock() -> float:
+    def other_clock():
         clock.now += 2.0 if next(readings) == interrupted else 0.0
         return 1_000_000.0 + clock.now
 
@@ -77,7 +77,7 @@ def test_parts_whose_ends_were_recorded_elsewhere(monkeypatch: pytest.MonkeyPatc
     assert sum(laps.parts_seconds.values()) == laps.loop_seconds
 
 
-def test_the_average_over_ranks_by_hand() -> None:
+def test_the_average_over_ranks_by_hand():
     parts = [dict.fromkeys(PARTS, 0.0) | {"input": 2.0, "waiting": 6.0}, dict.fromkeys(PARTS, 0.0) | {"input": 8.0}]
     profile = average_over_ranks([Laps(4, 10.0, parts[0]), Laps(4, 6.0, parts[1])])
     assert profile is not None
@@ -87,5 +87,5 @@ def test_the_average_over_ranks_by_hand() -> None:
     assert "  waiting      750.000 ms   37.5 %" in profile_table(profile)
 
 
-def test_without_measured_steps_there_is_no_profile() -> None:
+def test_without_measured_steps_there_is_no_profile():
     assert average_over_ranks([Laps(0, 0.0, dict.fromkeys(PARTS, 0.0))]) is None

@@ -1,7 +1,5 @@
 """Phases: one clock, synchronized edges, listeners; start-up is separate."""
 
-from collections.abc import Iterator
-
 import pytest
 
 from common.measurement.timing import Phases, Timer, timed
@@ -10,26 +8,26 @@ from common.measurement.timing import Phases, Timer, timed
 class Log:
     """Records the order of events; its clock advances by a second per reading."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.seen: list[str] = []
         self.now = 0.0
 
-    def clock(self) -> float:
+    def clock(self):
         self.seen.append("clock")
         self.now += 1.0
         return self.now
 
-    def synchronize(self) -> None:
+    def synchronize(self):
         self.seen.append("synchronize")
 
 
-def phases_of(log: Log) -> Phases:
+def phases_of(log):
     phases = Phases(clock=log.clock)
     phases.listeners.append(log.seen.append)
     return phases
 
 
-def test_a_phase_is_synchronized_and_announced_outside_its_time() -> None:
+def test_a_phase_is_synchronized_and_announced_outside_its_time():
     log = Log()
     phases = phases_of(log)
     phases.startup_ends()
@@ -40,7 +38,7 @@ def test_a_phase_is_synchronized_and_announced_outside_its_time() -> None:
     assert timer.seconds == 6.0 and phases.current == "other"
 
 
-def test_start_up_starts_with_the_process_and_includes_its_phases() -> None:
+def test_start_up_starts_with_the_process_and_includes_its_phases():
     log = Log()
     phases = phases_of(log)
     assert phases.current == "startup" and phases.startup_seconds == 0.0
@@ -52,7 +50,7 @@ def test_start_up_starts_with_the_process_and_includes_its_phases() -> None:
     assert log.seen[-1] == "other"
 
 
-def test_a_phase_that_fails_ends_without_waiting_for_the_device() -> None:
+def test_a_phase_that_fails_ends_without_waiting_for_the_device():
     log = Log()
     phases = phases_of(log)
     phases.startup_ends()
@@ -61,11 +59,11 @@ def test_a_phase_that_fails_ends_without_waiting_for_the_device() -> None:
     assert log.seen == ["other", "synchronize", "test", "clock", "clock", "other"]
 
 
-def test_only_the_wait_for_items_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_wait_for_items_is_timed(monkeypatch):
     log, timer = Log(), Timer()
     monkeypatch.setattr("common.measurement.timing.time.perf_counter", lambda: log.now)
 
-    def make() -> Iterator[int]:
+    def make():
         for number in range(3):
             log.now += 2.0
             yield number

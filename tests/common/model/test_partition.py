@@ -1,15 +1,13 @@
 """Models in parts: where they may be cut, what each part holds, and that the parts make the whole again."""
 
-from collections.abc import Sequence
-
 import numpy as np
 import pytest
 
 from common.errors import UserError
-from common.model.partition import Partition, cut_into_stages
-from common.model.specs import MODEL_NAMES, ModelSpec, model_spec
+from common.model.partition import cut_into_stages
+from common.model.specs import MODEL_NAMES, model_spec
 from common.model.split import split_layers
-from common.model.weights import Weights, draw_initial_weights, weights_hash
+from common.model.weights import draw_initial_weights, weights_hash
 
 SPECS = {
     name: model_spec(name, input_shape=(1, 37, 41) if name == "resnet34" else (1, 28, 28), outputs=10)
@@ -25,7 +23,7 @@ DIVIDED = [
 
 
 @pytest.mark.parametrize("partition", DIVIDED)
-def test_the_parts_make_the_whole_again(partition: Partition) -> None:
+def test_the_parts_make_the_whole_again(partition):
     whole = draw_initial_weights(partition.whole, seed=1)
     state = {f"{weight.name}.momentum_buffer": whole[weight.name] * 2 for weight in partition.whole.weights}
     state["step"] = np.array([7])
@@ -38,7 +36,7 @@ def test_the_parts_make_the_whole_again(partition: Partition) -> None:
     assert weights_hash(_joined(partition, states)) == weights_hash(state)
 
 
-def _joined(partition: Partition, of_parts: Sequence[Weights]) -> Weights:
+def _joined(partition, of_parts):
     pieces = {key: [arrays[key] for arrays in of_parts if key in arrays] for arrays in of_parts for key in arrays}
     joined = {key: partition.join(key, arrays) for key, arrays in pieces.items()}
     for key, arrays in pieces.items():
@@ -47,7 +45,7 @@ def _joined(partition: Partition, of_parts: Sequence[Weights]) -> Weights:
 
 
 @pytest.mark.parametrize("name", MODEL_NAMES)
-def test_a_model_may_be_cut_where_one_tensor_goes_on(name: str) -> None:
+def test_a_model_may_be_cut_where_one_tensor_goes_on(name):
     """Layers of both sides are connected by the last one before the cut alone."""
     spec = SPECS[name]
     layers = [row.layer for row in spec.rows]
@@ -65,7 +63,7 @@ def test_a_model_may_be_cut_where_one_tensor_goes_on(name: str) -> None:
             assert cut.parts[1].input_shape == cut.parts[0].rows[-1].output_shape
 
 
-def test_stages_are_as_even_as_they_can_be() -> None:
+def test_stages_are_as_even_as_they_can_be():
     spec = SPECS["resnet34"]
     work = [part.multiply_adds for part in cut_into_stages(spec, 4).parts]
     assert sum(work) == spec.multiply_adds and max(work) < 1.25 * spec.multiply_adds / 4
@@ -73,7 +71,7 @@ def test_stages_are_as_even_as_they_can_be() -> None:
     assert _cuts(SPECS["mlp"], 2) == ["fc1"]
 
 
-def _cuts(spec: ModelSpec, stages: int) -> list[str]:
+def _cuts(spec, stages):
     return [part.rows[-1].layer.name for part in cut_into_stages(spec, stages).parts[:-1]]
 
 
@@ -100,7 +98,7 @@ BAD_CUTS = [
 
 
 @pytest.mark.parametrize(("name", "stages", "after", "message"), BAD_CUTS)
-def test_what_cannot_be_cut_is_refused(name: str, stages: int, after: str, message: str) -> None:
+def test_what_cannot_be_cut_is_refused(name, stages, after, message):
     with pytest.raises(UserError) as refused:
         cut_into_stages(SPECS[name], stages, after=after)
     assert message in str(refused.value)
@@ -113,13 +111,13 @@ def test_what_cannot_be_cut_is_refused(name: str, stages: int, after: str, messa
         ("cnn", 4, "conv1 has 10 outputs, which cannot be split equally. Received: --model-ranks 4."),
     ],
 )
-def test_what_cannot_be_split_is_refused(name: str, ranks: int, message: str) -> None:
+def test_what_cannot_be_split_is_refused(name, ranks, message):
     with pytest.raises(UserError) as refused:
         split_layers(SPECS[name], ranks)
     assert message in str(refused.value)
 
 
-def test_a_rank_holds_an_equal_piece_of_every_layer() -> None:
+def test_a_rank_holds_an_equal_piece_of_every_layer():
     part = split_layers(SPECS["cnn"], 2).parts[1]
     assert {weight.name: weight.shape for weight in part.weights} == {
         "conv1.weight": (5, 1, 5, 5),

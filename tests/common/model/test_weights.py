@@ -3,8 +3,6 @@
 import errno
 import itertools
 import os
-from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,7 +15,6 @@ from common.errors import UserError, from_os_error
 from common.model.specs import MODEL_NAMES, ModelSpec, model_spec
 from common.model.weights import (
     ArrayStream,
-    Weights,
     check_weights,
     draw_initial_weights,
     load_weights,
@@ -31,23 +28,23 @@ CNN = model_spec("cnn", input_shape=(1, 28, 28), outputs=10)
 RESNET = model_spec("resnet34", input_shape=(3, 32, 32), outputs=10)
 
 
-def assert_same_bits(one: Weights, other: Weights) -> None:
+def assert_same_bits(one, other):
     assert one.keys() == other.keys()
     for name in one:
         assert one[name].dtype == other[name].dtype and one[name].tobytes() == other[name].tobytes(), name
 
 
-def reordered(spec: ModelSpec) -> ModelSpec:
+def reordered(spec):
     return ModelSpec(spec.name, spec.input_shape, spec.outputs, spec.rows[::-1])
 
 
-def test_same_seed_same_bits_other_seed_other_values() -> None:
+def test_same_seed_same_bits_other_seed_other_values():
     assert_same_bits(draw_initial_weights(CNN, seed=3), draw_initial_weights(CNN, seed=3))
     one, other = draw_initial_weights(CNN, seed=3), draw_initial_weights(CNN, seed=4)
     assert all((one[name] != other[name]).all() for name in one)
 
 
-def test_the_values_never_change() -> None:
+def test_the_values_never_change():
     """A new NumPy or another machine must give these values, or old runs cannot be repeated."""
     weights = draw_initial_weights(CNN, seed=1)
     assert weights_hash(weights) == "6eb0b7663846acc201e31ebf1ad5ee04"
@@ -56,20 +53,20 @@ def test_the_values_never_change() -> None:
     np.testing.assert_allclose(first, [-0.00463041291, 0.000207960562, -0.0222487878], rtol=1e-7)
 
 
-def test_values_do_not_depend_on_the_order_of_drawing() -> None:
+def test_values_do_not_depend_on_the_order_of_drawing():
     one, other = draw_initial_weights(CNN, seed=7), draw_initial_weights(reordered(CNN), seed=7)
     assert list(one) != list(other)
     assert_same_bits(one, other)
 
 
-def test_each_array_has_different_values() -> None:
+def test_each_array_has_different_values():
     weights = draw_initial_weights(RESNET, seed=0)
     same_shape = ["layer1.0.conv1.weight", "layer1.0.conv2.weight", "layer1.1.conv1.weight"]
     for one, other in itertools.combinations(same_shape, 2):
         assert not (weights[one] == weights[other]).any()
 
 
-def test_float32_is_float64_rounded() -> None:
+def test_float32_is_float64_rounded():
     single, double = draw_initial_weights(CNN, seed=5), draw_initial_weights(CNN, seed=5, dtype="float64")
     assert double["conv1.weight"].dtype == np.float64
     assert_same_bits(single, {name: array.astype(np.float32) for name, array in double.items()})
@@ -77,7 +74,7 @@ def test_float32_is_float64_rounded() -> None:
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
-def test_uniform_weights_fill_their_bounds(seed: int) -> None:
+def test_uniform_weights_fill_their_bounds(seed):
     spec = model_spec("mlp", input_shape=(1, 28, 28), outputs=10)
     weights = draw_initial_weights(spec, seed=seed, dtype="float64")
     for name, fan_in in [("fc1.weight", 784), ("fc1.bias", 784), ("fc2.weight", 192), ("fc2.bias", 192)]:
@@ -90,7 +87,7 @@ def test_uniform_weights_fill_their_bounds(seed: int) -> None:
             assert array.var() == pytest.approx(bound**2 / 3, rel=5 * np.sqrt(0.8 / array.size))
 
 
-def test_resnet34_has_normal_convolutions_and_identity_batch_norms() -> None:
+def test_resnet34_has_normal_convolutions_and_identity_batch_norms():
     weights = draw_initial_weights(RESNET, seed=0, dtype="float64")
     kernel = weights["layer2.0.conv1.weight"]
     assert kernel.shape == (128, 64, 3, 3)
@@ -102,7 +99,7 @@ def test_resnet34_has_normal_convolutions_and_identity_batch_norms() -> None:
 
 @pytest.mark.parametrize("name", [name for name in MODEL_NAMES if name != "resnet34"])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_a_file_keeps_every_bit(name: str, dtype: str, tmp_path: Path) -> None:
+def test_a_file_keeps_every_bit(name, dtype, tmp_path):
     spec = model_spec(name, input_shape=(3, 20, 20), outputs=4)
     weights = draw_initial_weights(spec, seed=2, dtype=dtype)
     save_weights(tmp_path / "w.safetensors", weights)
@@ -112,7 +109,7 @@ def test_a_file_keeps_every_bit(name: str, dtype: str, tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["w.safetensors"]
 
 
-def test_the_same_weights_give_the_same_file_in_any_order_and_layout(tmp_path: Path) -> None:
+def test_the_same_weights_give_the_same_file_in_any_order_and_layout(tmp_path):
     weights = draw_initial_weights(CNN, seed=2)
     shuffled = {name: np.asfortranarray(weights[name]) for name in reversed(weights)}
     save_weights(tmp_path / "a", weights)
@@ -121,7 +118,7 @@ def test_the_same_weights_give_the_same_file_in_any_order_and_layout(tmp_path: P
     assert weights_hash(weights) == weights_hash(shuffled)
 
 
-def test_damaged_and_missing_files_are_reported_in_one_line(tmp_path: Path) -> None:
+def test_damaged_and_missing_files_are_reported_in_one_line(tmp_path):
     whole = tmp_path / "w"
     save_weights(whole, draw_initial_weights(CNN, seed=2))
     data = whole.read_bytes()
@@ -142,7 +139,7 @@ def test_damaged_and_missing_files_are_reported_in_one_line(tmp_path: Path) -> N
             load_weights(path)
 
 
-def test_weights_of_another_model_are_refused_by_name(tmp_path: Path) -> None:
+def test_weights_of_another_model_are_refused_by_name(tmp_path):
     save_weights(tmp_path / "w", draw_initial_weights(CNN, seed=2))
     for other, part in [
         (model_spec("cnn", input_shape=(1, 28, 28), outputs=11), r"fc2.weight should have shape \(11, 50\)"),
@@ -159,13 +156,13 @@ def test_weights_of_another_model_are_refused_by_name(tmp_path: Path) -> None:
         check_weights(weights, CNN, source="here")
 
 
-def test_a_failed_write_keeps_the_old_file_and_leaves_no_other(tmp_path: Path) -> None:
+def test_a_failed_write_keeps_the_old_file_and_leaves_no_other(tmp_path):
     path = tmp_path / "w"
     old = draw_initial_weights(CNN, seed=1)
     save_weights(path, old)
     stream = stream_of(draw_initial_weights(CNN, seed=2))
 
-    def until_the_disk_is_full() -> Iterator[tuple[str, np.ndarray]]:
+    def until_the_disk_is_full():
         yield next(stream.arrays)
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -177,7 +174,7 @@ def test_a_failed_write_keeps_the_old_file_and_leaves_no_other(tmp_path: Path) -
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_files_are_those_of_the_library(tmp_path: Path) -> None:
+def test_files_are_those_of_the_library(tmp_path):
     arrays = {
         "a": np.arange(3, dtype=np.uint8), "b": np.arange(6, dtype=np.float32).reshape(2, 3), "c": np.array([7]),
         "d": np.array([True, False]), "e": np.zeros((0, 4)), "f": np.float16([1.5]), "g": np.array(2.5),
@@ -195,7 +192,7 @@ ANY_ARRAY = st.sampled_from(["float32", "float64"]).flatmap(
 
 @given(array=ANY_ARRAY, bit=st.integers(0, 10**6))
 @settings(max_examples=60)
-def test_hashes_differ_for_one_bit(array: np.ndarray, bit: int) -> None:
+def test_hashes_differ_for_one_bit(array, bit):
     data = bytearray(array.tobytes())
     bit %= len(data) * 8
     data[bit // 8] ^= 1 << bit % 8
@@ -206,7 +203,7 @@ def test_hashes_differ_for_one_bit(array: np.ndarray, bit: int) -> None:
     assert (tensor_hashes(one) != tensor_hashes(other)).tolist() == [False, True, False]
 
 
-def test_hashes_differ_for_name_shape_and_type() -> None:
+def test_hashes_differ_for_name_shape_and_type():
     array = np.arange(6, dtype=np.float32)
     others = [{"b": array}, {"a": array.reshape(2, 3)}, {"a": array.view(np.int32)}, {"a": array, "b": array}]
     hashes = {weights_hash(weights) for weights in ({"a": array}, *others)}

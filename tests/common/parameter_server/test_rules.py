@@ -1,7 +1,5 @@
 """The update rules of servers against NumPy references of PyTorch's, and against themselves cut into shards."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 import reference_rules
@@ -11,7 +9,7 @@ from common.parameter_server.messages import shard_bounds
 from common.parameter_server.rules import UpdateRule, slot_names
 
 WEIGHTS, UPDATES = 11, 30
-CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {  # settings, and the same for the reference
+CASES = {  # settings, and the same for the reference
     "sgd": ({"momentum": 0.0, "weight_decay": 0.3}, {"weight_decay": 0.3}),
     "momentum": ({"momentum": 0.9, "weight_decay": 0.3}, {"momentum": 0.9, "weight_decay": 0.3}),
     "nesterov": ({"momentum": 0.8, "nesterov": True}, {"momentum": 0.8, "nesterov": True}),
@@ -27,12 +25,12 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {  # settings, and the
 }
 
 
-def rates() -> list[float]:
+def rates():
     """One learning rate per update, which grows and falls: momentum keeps gradients, not steps."""
     return [0.1 * (update + 1) / 10 if update < 10 else 0.1 * 0.9**update for update in range(UPDATES)]
 
 
-def trained(config: OptimizerConfig, *, servers: int, dtype: str = "float64", stop_at: int | None = None) -> np.ndarray:
+def trained(config, *, servers, dtype="float64", stop_at=None):
     """Return the weights after all updates; the state of the optimizer is handed over once, as by a resumed run."""
     generator = np.random.default_rng(3)
     weights = generator.normal(size=WEIGHTS).astype(dtype)
@@ -50,7 +48,7 @@ def trained(config: OptimizerConfig, *, servers: int, dtype: str = "float64", st
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_rules_are_pytorchs(name: str) -> None:
+def test_rules_are_pytorchs(name):
     settings, reference = CASES[name]
     config = OptimizerConfig(**settings)
     generator, state = np.random.default_rng(3), {}
@@ -64,14 +62,14 @@ def test_rules_are_pytorchs(name: str) -> None:
 
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_shards_and_a_resume_change_no_bit(name: str, dtype: str) -> None:
+def test_shards_and_a_resume_change_no_bit(name, dtype):
     config = OptimizerConfig(**CASES[name][0])
     whole = trained(config, servers=1, dtype=dtype)
     assert whole.dtype == dtype
     assert np.array_equal(trained(config, servers=3, dtype=dtype, stop_at=17), whole)
 
 
-def test_shards_are_equal_to_one_weight() -> None:
+def test_shards_are_equal_to_one_weight():
     for size, servers in ((152650, 3), (10, 4), (7, 7), (21840, 1)):
         bounds = shard_bounds(size, servers=servers)
         sizes = [stop - start for start, stop in bounds]

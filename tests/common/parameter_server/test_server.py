@@ -3,7 +3,6 @@
 from typing import Any
 
 import numpy as np
-import pytest
 
 from common.config import OptimizerConfig
 from common.parameter_server import server
@@ -16,25 +15,23 @@ RATES = np.array([8.0, 4.0, 2.0, 1.0])  # of four global batches
 class Messages:
     """What workers have sent, in place of the world."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.waiting: list[tuple[int, int, Any]] = []  # tag, source, content
 
-    def arrived(self, world: object, *, tag: int, source: int | None = None) -> int | None:
+    def arrived(self, world, *, tag, source=None):
         return self.waiting[0][1] if self.waiting and self.waiting[0][0] == tag else None
 
-    def recv(self, *, source: int, tag: int) -> Any:
+    def recv(self, *, source, tag):
         return self.waiting.pop(0)[2]
 
-    def Recv(self, buffer: np.ndarray, *, source: int, tag: int) -> None:  # noqa: N802 - MPI's name
+    def Recv(self, buffer, *, source, tag):  # noqa: N802 - MPI's name
         buffer[:] = self.waiting.pop(0)[2]
 
-    def Send(self, buffer: np.ndarray, *, dest: int, tag: int) -> None:  # noqa: N802 - MPI's name
+    def Send(self, buffer, *, dest, tag):  # noqa: N802 - MPI's name
         pass
 
 
-def rates_of_pushes(
-    monkeypatch: pytest.MonkeyPatch, pushes: list[tuple[int, int]], *, is_synchronous: bool = False, batches: int = 0
-) -> list[float]:
+def rates_of_pushes(monkeypatch, pushes, *, is_synchronous=False, batches=0):
     """Return the learning rate that a server gives each push of a worker, which sums so many batches."""
     messages = Messages()
     monkeypatch.setattr(server, "arrived", messages.arrived)
@@ -63,19 +60,19 @@ def rates_of_pushes(
     return np.diff(weights).tolist()
 
 
-def test_each_gradient_is_half_a_global_batch_of_two_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_gradient_is_half_a_global_batch_of_two_workers(monkeypatch):
     pushes = [(number % 2, 1) for number in range(10)]
     assert rates_of_pushes(monkeypatch, pushes) == [8, 8, 4, 4, 2, 2, 1, 1, 1, 1]
 
 
-def test_the_sum_of_several_gradients_counts_as_many_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_sum_of_several_gradients_counts_as_many_batches(monkeypatch):
     assert rates_of_pushes(monkeypatch, [(0, 4), (1, 2), (0, 1), (1, 1)]) == [8, 2, 1, 1]
 
 
-def test_a_resumed_run_goes_on_where_its_batches_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_resumed_run_goes_on_where_its_batches_ended(monkeypatch):
     assert rates_of_pushes(monkeypatch, [(0, 2), (1, 2)], batches=4) == [2, 1]
 
 
-def test_in_step_one_gradient_of_each_worker_is_a_global_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_in_step_one_gradient_of_each_worker_is_a_global_batch(monkeypatch):
     pushes = [(number % 2, 1) for number in range(8)]
     assert rates_of_pushes(monkeypatch, pushes, is_synchronous=True) == [0, 8, 0, 4, 0, 2, 0, 1]

@@ -1,20 +1,18 @@
 """Who gets which work, and the schedule of a run."""
 
-from pathlib import Path
-
 import pytest
 
 from common.errors import UserError
 from common.parameter_server.schedule import Schedule, load_schedule
-from common.parameter_server.work import RecordedWork, Work, WorkCounter
+from common.parameter_server.work import RecordedWork, WorkCounter
 
 
-def ask(work: Work, worker: int, stop: int = 6) -> list[tuple[int, int | None]]:
+def ask(work, worker, stop=6):
     work.ask(worker, first=0, stop=stop)
     return list(work.grants())
 
 
-def test_items_are_handed_out_in_their_order_until_none_is_left() -> None:
+def test_items_are_handed_out_in_their_order_until_none_is_left():
     work = WorkCounter(workers=2, lead=None)
     assert [ask(work, worker, stop=4) for worker in (0, 0, 1, 0)] == [[(0, 0)], [(0, 1)], [(1, 2)], [(0, 3)]]
     assert [ask(work, worker, stop=4) for worker in (1, 0)] == [[(1, None)], [(0, None)]]
@@ -24,7 +22,7 @@ def test_items_are_handed_out_in_their_order_until_none_is_left() -> None:
     assert list(work.grants()) == [(1, 4)]
 
 
-def test_a_worker_too_far_ahead_waits_for_the_slowest() -> None:
+def test_a_worker_too_far_ahead_waits_for_the_slowest():
     work = WorkCounter(workers=3, lead=1)
     assert ask(work, 0) == [(0, 0)]
     assert ask(work, 0) == [(0, 1)]  # one step ahead of those who have not begun
@@ -36,7 +34,7 @@ def test_a_worker_too_far_ahead_waits_for_the_slowest() -> None:
     assert ask(work, 0, stop=7) == [(0, None)]
 
 
-def test_nobody_waits_for_a_worker_that_leaves() -> None:
+def test_nobody_waits_for_a_worker_that_leaves():
     work = WorkCounter(workers=2, lead=1)
     assert ask(work, 1) == [(1, 0)]
     assert ask(work, 0) == [(0, 1)]
@@ -46,7 +44,7 @@ def test_nobody_waits_for_a_worker_that_leaves() -> None:
     assert list(work.grants()) == [(0, 3)]
 
 
-def test_recorded_work_is_each_workers_own() -> None:
+def test_recorded_work_is_each_workers_own():
     work = RecordedWork([0, 1, 1, 0, 1, 0])
     assert [ask(work, worker, stop=4) for worker in (1, 1, 1, 0)] == [[(1, 1)], [(1, 2)], [(1, None)], [(0, 0)]]
     work.meet()
@@ -54,14 +52,14 @@ def test_recorded_work_is_each_workers_own() -> None:
     assert list(work.grants()) == [(0, 5)]
 
 
-def schedule() -> Schedule:
+def schedule():
     made = Schedule(2)
     made.add_meeting([[(0, 0), (1, 1), (0, 0)], [(1, 0), (0, 1), (0, 0)]], [0, 1, 0])
     made.add_meeting([[(1, 0), (1, 0)], [(1, -1), (1, 3)]], [1, 1])
     return made
 
 
-def test_a_schedule_is_read_as_it_was_written(tmp_path: Path) -> None:
+def test_a_schedule_is_read_as_it_was_written(tmp_path):
     schedule().save(tmp_path)
     assert load_schedule(tmp_path) == schedule()
     assert schedule().staleness_histogram() == {"0": 6, "1": 2, "3": 1}  # a fetch alone is no push
@@ -69,7 +67,7 @@ def test_a_schedule_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert schedule().updates == 5 and schedule().until(3).updates == 3
 
 
-def test_a_resumed_run_continues_the_schedule_where_all_workers_met() -> None:
+def test_a_resumed_run_continues_the_schedule_where_all_workers_met():
     part = schedule().until(3)
     assert (part.workers, part.sources, part.meetings) == ([0, 1, 0], [[0, 1, 0], [1, 0, 0]], [(3, 3, 3)])
     assert schedule().sources_after(3) == [[1, 1], [1, 1]]
@@ -78,6 +76,6 @@ def test_a_resumed_run_continues_the_schedule_where_all_workers_met() -> None:
         schedule().until(4)
 
 
-def test_a_folder_without_a_schedule_is_reported(tmp_path: Path) -> None:
+def test_a_folder_without_a_schedule_is_reported(tmp_path):
     with pytest.raises(UserError, match="no schedule"):
         load_schedule(tmp_path)

@@ -14,7 +14,7 @@ from common.run_folder.environment import (
 )
 
 
-def test_variables_that_are_not_on_the_list_are_not_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_variables_that_are_not_on_the_list_are_not_recorded(monkeypatch):
     for name in list(os.environ):
         monkeypatch.delenv(name)
     recorded = {"HOROVOD_CYCLE_TIME": "0.2", "OMPI_MCA_btl": "tcp", "NCCL_DEBUG": "INFO", "SLURM_JOB_ID": "7",
@@ -26,7 +26,7 @@ def test_variables_that_are_not_on_the_list_are_not_recorded(monkeypatch: pytest
     assert set(TUNING_VARIABLES) < RECORDED_VARIABLES
 
 
-def test_tuning_is_what_a_run_does_not_set_itself() -> None:
+def test_tuning_is_what_a_run_does_not_set_itself():
     own = {"HOROVOD_CYCLE_TIME": "0.2", "HOROVOD_FUSION_THRESHOLD": "4194304", "OMPI_MCA_mpi_yield_when_idle": "1"}
     assert tuning_of(make_environment(variables={**own, "OMPI_MCA_btl": "tcp"}), mpi=True, parts=1) == {}
     tuned = {"HOROVOD_CYCLE_TIME": "5", "OMP_NUM_THREADS": "1"}
@@ -51,5 +51,5 @@ def test_tuning_is_what_a_run_does_not_set_itself() -> None:
         ("", None),
     ],
 )
-def test_generations_of_a_processor_have_names_of_their_own(cpuinfo: str, name: str | None) -> None:
+def test_generations_of_a_processor_have_names_of_their_own(cpuinfo, name):
     assert processor_of(cpuinfo) == name

@@ -10,7 +10,6 @@ import threading
 from dataclasses import asdict, fields, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -22,7 +21,7 @@ from waiting import wait_until
 
 from common.__main__ import main
 from common.checks.parity_record import ParityRecord
-from common.config import Config, config_from_dict
+from common.config import config_from_dict
 from common.errors import UserError
 from common.run_folder import records
 from common.run_folder.records import (
@@ -82,11 +81,11 @@ FULL = {
 }
 
 
-def moment(seconds_ago: float) -> str:
+def moment(seconds_ago):
     return (datetime.now(UTC) - timedelta(seconds=seconds_ago)).isoformat(timespec="milliseconds")
 
 
-def write_run(folder: Path, record: RunRecord, *epochs: EpochRecord) -> Path:
+def write_run(folder, record, *epochs):
     """Write the two files without a writer's thread."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "run.json").write_text(json.dumps(asdict(record)))
@@ -94,7 +93,7 @@ def write_run(folder: Path, record: RunRecord, *epochs: EpochRecord) -> Path:
     return folder
 
 
-def test_records_survive_writing_and_reading(tmp_path: Path) -> None:
+def test_records_survive_writing_and_reading(tmp_path):
     writer = RunWriter.create(tmp_path / "runs" / "a", make_record(**FULL))
     epochs = [make_epoch(1, validation_loss=0.5), make_epoch(2, training_loss=NotRecorded("lost"))]
     for epoch in epochs:
@@ -111,23 +110,23 @@ def test_records_survive_writing_and_reading(tmp_path: Path) -> None:
         st.none() | st.floats(allow_nan=False) | st.text(max_size=9).map(NotRecorded), min_size=3, max_size=3
     )
 )
-def test_any_epoch_survives_json(values: list[Any]) -> None:
+def test_any_epoch_survives_json(values):
     epoch = make_epoch(1, training_loss=values[0], validation_loss=values[1], images_per_second=values[2])
     line = json.dumps(asdict(epoch))
     assert "\n" not in line
     assert TypeAdapter(EpochRecord).validate_json(line, strict=True) == epoch
 
 
-def test_a_diverged_loss_can_be_read(tmp_path: Path) -> None:
+def test_a_diverged_loss_can_be_read(tmp_path):
     folder = write_run(tmp_path, make_record(), make_epoch(1, training_loss=float("nan"), validation_loss=float("inf")))
     epoch = read_run(folder).epochs[0]
     assert epoch.training_loss != epoch.training_loss and epoch.validation_loss == float("inf")
 
 
-def change(path: str, value: Any) -> Any:
+def change(path, value):
     """Return a function that sets a value inside a run.json, or removes it (value ...)."""
 
-    def apply(record: dict[str, Any]) -> None:
+    def apply(record):
         *way, last = path.split(".")
         for key in way:
             record = record[key]
@@ -139,7 +138,7 @@ def change(path: str, value: Any) -> Any:
     return apply
 
 
-def test_a_record_from_before_a_setting_has_its_default(tmp_path: Path) -> None:
+def test_a_record_from_before_a_setting_has_its_default(tmp_path):
     record = json.loads(json.dumps(asdict(make_record(**FULL))))
     folder = write_run(tmp_path, make_record())
     for name in ("channels_last", "pinned_memory", "share_gpu"):
@@ -147,7 +146,6 @@ def test_a_record_from_before_a_setting_has_its_default(tmp_path: Path) -> None:
     change("world.pinned_memory", ...)(record)
     (folder / "run.json").write_text(json.dumps(record))
     read = read_run(folder).record
-    assert isinstance(read.config, Config) and isinstance(read.world, World)
     assert (read.config.device.channels_last, read.config.device.pinned_memory) == (True, False)
     assert read.world.pinned_memory is None and read.config.device.share_gpu is False
 
@@ -176,7 +174,7 @@ def test_a_record_from_before_a_setting_has_its_default(tmp_path: Path) -> None:
         (change("surprise", 1), "surprise"),
     ],
 )
-def test_a_record_that_does_not_follow_the_schema_is_one_line(damage: Any, part: str, tmp_path: Path) -> None:
+def test_a_record_that_does_not_follow_the_schema_is_one_line(damage, part, tmp_path):
     record = json.loads(json.dumps(asdict(make_record(**FULL))))
     folder = write_run(tmp_path, make_record())
     damage(record)
@@ -187,47 +185,33 @@ def test_a_record_that_does_not_follow_the_schema_is_one_line(damage: Any, part:
     assert part in message and str(folder) in message and "\n" not in message and "Received" in message
 
 
+def lines(*numbers):
+    return "".join(json.dumps(asdict(make_epoch(number))) + "\n" for number in numbers).encode()
+
+
 @pytest.mark.parametrize(
-    ("name", "content"),
+    ("name", "content", "part"),
     [
-        ("run.json", b""),
-        ("run.json", b"{"),
-        ("run.json", b"[]"),
-        ("run.json", b'"text"'),
-        ("run.json", b"\xff\xfe\x00"),
-        ("run.json", b"{}"),
-        ("epochs.jsonl", b"{}\n"),
-        ("epochs.jsonl", b"\xff\n"),
-        ("epochs.jsonl", b"\n"),
-        ("epochs.jsonl", b"half a li"),
+        *(("run.json", content, "") for content in (b"", b"{", b"[]", b'"text"', b"\xff\xfe\x00", b"{}")),
+        *(("epochs.jsonl", content, "") for content in (b"{}\n", b"\xff\n", b"\n", b"half a li")),
+        *(("epochs.jsonl", lines(*numbers), "missing or dup") for numbers in ([2], [1, 3], [1, 1], [2, 1])),
+        ("run.json", None, "not a run folder"),
+        ("epochs.jsonl", None, "not a run folder"),
     ],
 )
-def test_a_damaged_file_is_one_line(name: str, content: bytes, tmp_path: Path) -> None:
-    folder = write_run(tmp_path, make_record(), make_epoch(1))
+def test_a_damaged_run_folder_is_one_line(name, content, part, tmp_path):
+    folder = write_run(tmp_path, make_record(status=make_status(state="finished")), make_epoch(1))
     read_run(folder)
-    (folder / name).write_bytes(content)
-    with pytest.raises(UserError) as error:
+    (folder / name).unlink()
+    if content is not None:
+        (folder / name).write_bytes(content)
+    with pytest.raises(UserError, match=rf"^[^\n]*{part}[^\n]*\Z") as error:
         read_run(folder)
-    assert "\n" not in str(error.value) and str(folder) in str(error.value)
-
-
-@pytest.mark.parametrize("numbers", [[2], [1, 3], [1, 1], [2, 1]])
-def test_missing_or_duplicated_epochs_are_refused(numbers: list[int], tmp_path: Path) -> None:
-    folder = write_run(tmp_path, make_record(), *(make_epoch(number) for number in numbers))
-    with pytest.raises(UserError, match="missing or duplicated"):
-        read_run(folder)
-
-
-def test_no_run_folder_is_one_line(tmp_path: Path) -> None:
-    write_run(tmp_path / "half", make_record(status=make_status(state="finished")))
-    (tmp_path / "half" / "epochs.jsonl").unlink()
-    for folder in (tmp_path / "none", tmp_path, tmp_path / "half"):
-        with pytest.raises(UserError, match=rf"not a run folder.*Received: {folder}"):
-            read_run(folder)
+    assert str(folder) in str(error.value)
 
 
 @pytest.mark.parametrize("state", ["running", "killed"])
-def test_a_run_between_its_two_files_has_no_epochs(state: str, tmp_path: Path) -> None:
+def test_a_run_between_its_two_files_has_no_epochs(state, tmp_path):
     """A process may end between writing one and the other, and another one may look at the folder then."""
     process = os.getpid() if state == "running" else gone_process()
     status = make_status(state="running", host=socket.gethostname(), process=process)
@@ -237,7 +221,7 @@ def test_a_run_between_its_two_files_has_no_epochs(state: str, tmp_path: Path) -
     assert (run.epochs, run.state) == ([], state)
 
 
-def test_a_run_that_goes_on_removes_what_a_killed_process_left(tmp_path: Path) -> None:
+def test_a_run_that_goes_on_removes_what_a_killed_process_left(tmp_path):
     RunWriter.create(tmp_path / "run", make_record()).end("interrupted")
     left = [tmp_path / "run" / f".{name}.partial-0123" for name in ("run.json", "epochs.jsonl", "weights.safetensors")]
     for file in left:
@@ -247,16 +231,16 @@ def test_a_run_that_goes_on_removes_what_a_killed_process_left(tmp_path: Path) -
     assert sorted(path.name for path in (tmp_path / "run").iterdir()) == [".mine", "epochs.jsonl", "run.json"]
 
 
-def gone_process() -> int:
+def gone_process():
     process = subprocess.Popen([sys.executable, "-c", ""])
     process.wait()
     return process.pid
 
 
-def test_states(tmp_path: Path) -> None:
+def test_states(tmp_path):
     here = socket.gethostname()
 
-    def state_of(**changes: Any) -> str:
+    def state_of(**changes):
         return read_run(write_run(tmp_path, make_record(status=make_status(**changes)))).state
 
     assert state_of(host=here, process=os.getpid()) == "running"
@@ -269,14 +253,14 @@ def test_states(tmp_path: Path) -> None:
         assert state_of(state=state, host=here, process=gone_process(), heartbeat_at=moment(9999)) == state
 
 
-def test_an_imported_run_without_status_is_finished(tmp_path: Path) -> None:
+def test_an_imported_run_without_status_is_finished(tmp_path):
     unknown = NotRecorded("not in the document")
     record = make_record(origin="published", config=unknown, environment=unknown, status=unknown, totals=unknown)
     run = read_run(write_run(tmp_path, record))
     assert run.state == "finished" and run.record == record
 
 
-def test_an_existing_run_folder_is_not_changed(tmp_path: Path) -> None:
+def test_an_existing_run_folder_is_not_changed(tmp_path):
     folder = tmp_path / "a"
     folder.mkdir()
     (folder / "mine.txt").write_text("mine")
@@ -289,10 +273,8 @@ def test_an_existing_run_folder_is_not_changed(tmp_path: Path) -> None:
     ("number", "words"),
     [(errno.EACCES, "permissions"), (errno.EROFS, "can be written"), (errno.ENOSPC, "Free some space")],
 )
-def test_a_folder_that_cannot_be_made_is_one_line(
-    number: int, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(self: Path, *args: object, **settings: object) -> None:
+def test_a_folder_that_cannot_be_made_is_one_line(number, words, tmp_path, monkeypatch):
+    def refuse(self, *args, **settings):
         raise OSError(number, os.strerror(number), str(self))
 
     monkeypatch.setattr(Path, "mkdir", refuse)
@@ -303,17 +285,17 @@ def test_a_folder_that_cannot_be_made_is_one_line(
     assert "\n" not in message
 
 
-def test_a_file_in_the_place_of_the_runs_folder_is_one_line(tmp_path: Path) -> None:
+def test_a_file_in_the_place_of_the_runs_folder_is_one_line(tmp_path):
     (tmp_path / "runs").write_text("")
     with pytest.raises(UserError, match="Received"):
         RunWriter.create(tmp_path / "runs" / "a", make_record())
 
 
-def full_disk(*args: object, **settings: object) -> None:
+def full_disk(*args, **settings):
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "somewhere")
 
 
-def test_a_full_disk_is_one_line_and_the_old_record_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_one_line_and_the_old_record_stays(tmp_path, monkeypatch):
     writer = RunWriter.create(tmp_path / "a", make_record())
     writer.add_epoch(make_epoch(1))
     before = read_run(tmp_path / "a")
@@ -323,7 +305,7 @@ def test_a_full_disk_is_one_line_and_the_old_record_stays(tmp_path: Path, monkey
     with pytest.raises(OSError, match="No space left"):
         writer.end("finished")
     after = read_run(tmp_path / "a")
-    assert after.epochs == before.epochs and after.record.status.state == "running"  # type: ignore[union-attr]
+    assert after.epochs == before.epochs and after.record.status.state == "running"
     assert sorted(path.name for path in (tmp_path / "a").iterdir()) == ["epochs.jsonl", "run.json"]
     # The failed write had no effect: the run can still be recorded as failed.
     monkeypatch.undo()
@@ -331,23 +313,21 @@ def test_a_full_disk_is_one_line_and_the_old_record_stays(tmp_path: Path, monkey
     assert read_run(tmp_path / "a").state == "failed"
 
 
-def test_the_first_end_wins(tmp_path: Path) -> None:
+def test_the_first_end_wins(tmp_path):
     writer = RunWriter.create(tmp_path / "a", make_record())
     writer.end("interrupted", message="received SIGINT")
     writer.end("failed", message="later")
     run = read_run(tmp_path / "a")
-    assert isinstance(run.record.status, Status)
     assert (run.state, run.record.status.message) == ("interrupted", "received SIGINT")
     assert run.record.status.ended_at is not None
 
 
-def heartbeat(folder: Path) -> str:
+def heartbeat(folder):
     status = read_run(folder).record.status
-    assert isinstance(status, Status)
     return status.heartbeat_at
 
 
-def test_the_heartbeat_moves_until_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_heartbeat_moves_until_the_end(tmp_path, monkeypatch):
     monkeypatch.setattr(records, "HEARTBEAT_SECONDS", 0.01)
     started = moment(30)
     others = set(threading.enumerate())
@@ -361,11 +341,11 @@ def test_the_heartbeat_moves_until_the_end(tmp_path: Path, monkeypatch: pytest.M
     assert read_run(tmp_path / "a").state == "finished" and (tmp_path / "a" / "run.json").read_text() == last
 
 
-def test_the_heartbeat_outlives_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_heartbeat_outlives_a_full_disk(tmp_path, monkeypatch):
     monkeypatch.setattr(records, "HEARTBEAT_SECONDS", 0.01)
-    failures: list[int] = []
+    failures = []
 
-    def fail_twice(path: Path, text: str) -> None:
+    def fail_twice(path, text):
         if len(failures) < 2:
             failures.append(1)
             full_disk()
@@ -379,17 +359,17 @@ def test_the_heartbeat_outlives_a_full_disk(tmp_path: Path, monkeypatch: pytest.
     writer.end("finished")
 
 
-def test_a_reader_never_sees_part_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reader_never_sees_part_of_a_file(tmp_path, monkeypatch):
     monkeypatch.setattr(records, "HEARTBEAT_SECONDS", 0.001)
     long = {f"HOROVOD_{number}": "x" * 200 for number in range(500)}
     record = make_record()
-    environment = replace(record.environment, variables=long)  # type: ignore[type-var]
+    environment = replace(record.environment, variables=long)
     writer = RunWriter.create(tmp_path / "a", replace(record, environment=environment))
-    seen: list[int] = []
-    errors: list[BaseException] = []
+    seen = []
+    errors = []
     stop = threading.Event()
 
-    def read() -> None:
+    def read():
         while not stop.is_set():
             try:
                 run = read_run(tmp_path / "a")
@@ -409,7 +389,7 @@ def test_a_reader_never_sees_part_of_a_file(tmp_path: Path, monkeypatch: pytest.
     assert not errors and seen == sorted(seen) and len(set(seen)) > 1
 
 
-def test_a_failed_atomic_write_leaves_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_atomic_write_leaves_no_files(tmp_path, monkeypatch):
     path = tmp_path / "file"
     write_atomically(path, "old")
     monkeypatch.setattr(Path, "replace", full_disk)
@@ -418,7 +398,7 @@ def test_a_failed_atomic_write_leaves_no_files(tmp_path: Path, monkeypatch: pyte
     assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
 
 
-def test_the_schema_command_names_every_field(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_schema_command_names_every_field(capsys):
     assert main(["schema"]) == 0
     schema = json.loads(capsys.readouterr().out)
     assert list(schema) == ["run.json", "epochs.jsonl", "parity.json"]
@@ -432,7 +412,7 @@ def test_the_schema_command_names_every_field(capsys: pytest.CaptureFixture[str]
         assert part["description"] and part["additionalProperties"] is False
 
 
-def test_a_run_whose_process_waits_to_be_reaped_is_killed(tmp_path: Path) -> None:
+def test_a_run_whose_process_waits_to_be_reaped_is_killed(tmp_path):
     """In a container often nobody takes note of the end of a process whose parent has ended before."""
     process = subprocess.Popen(["true"])
     wait_until(lambda: psutil.Process(process.pid).status() == psutil.STATUS_ZOMBIE)

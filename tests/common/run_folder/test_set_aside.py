@@ -1,11 +1,9 @@
 """Run folders that are set aside."""
 
-from pathlib import Path
-
 from common.run_folder.set_aside import set_aside
 
 
-def test_a_run_and_its_log_are_kept_under_the_first_free_number(tmp_path: Path) -> None:
+def test_a_run_and_its_log_are_kept_under_the_first_free_number(tmp_path):
     run, log = tmp_path / "run", tmp_path / "run.log"
     for number in (1, 2):
         run.mkdir()
@@ -17,12 +15,12 @@ def test_a_run_and_its_log_are_kept_under_the_first_free_number(tmp_path: Path) 
     assert (tmp_path / "set-aside/run-2/output.log").read_text() == "log 2"
 
 
-def test_a_log_without_a_run_is_kept(tmp_path: Path) -> None:
+def test_a_log_without_a_run_is_kept(tmp_path):
     log = tmp_path / "run.log"
     log.write_text("failed")
     assert (set_aside(tmp_path / "run", log=log) / "output.log").read_text() == "failed"
 
 
-def test_a_run_without_log(tmp_path: Path) -> None:
+def test_a_run_without_log(tmp_path):
     (tmp_path / "run").mkdir()
     assert list(set_aside(tmp_path / "run").iterdir()) == []

@@ -6,10 +6,9 @@ import shlex
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
-from rule_workers import environment
+from processes import environment
 
 from common.distributed.communicator import launcher_of
 from common.measurement.timing import process_age
@@ -21,7 +20,7 @@ from launch.__main__ import main
 from launch.starting.processes import run_filtered, started
 
 
-def test_seconds_by_hand() -> None:
+def test_seconds_by_hand():
     variables = {SUBMITTED_AT: "1000.5", BEGAN_AT: "1060.75", STARTED_AT: "1070.000000001"}
     assert queue_seconds(variables) == 60.25
     assert launch_seconds(variables, process_began=1075.5) == pytest.approx(5.5)
@@ -41,22 +40,24 @@ def test_seconds_by_hand() -> None:
         ({SUBMITTED_AT: "1764000000.%N", BEGAN_AT: "99"}, "not a time in seconds"),  # of a `date` without nanoseconds
     ],
 )
-def test_impossible_times_are_not_recorded(variables: dict[str, str], words: str) -> None:
+def test_impossible_times_are_not_recorded(variables, words):
     found = queue_seconds(variables)
     assert isinstance(found, NotRecorded) and words in found.not_recorded
 
 
-def test_a_start_before_its_command_is_not_recorded_but_for_a_tick_of_the_clock() -> None:
+def test_a_start_before_its_command_is_not_recorded_but_for_a_tick_of_the_clock():
     found = launch_seconds({STARTED_AT: "100"}, process_began=99.5)
     assert isinstance(found, NotRecorded) and "rank 0's start is 0.500 s before" in found.not_recorded
     assert launch_seconds({STARTED_AT: "100"}, process_began=99.995) == 0.0
     assert isinstance(launch_seconds({STARTED_AT: "soon"}, process_began=1.0), NotRecorded)
 
 
-def test_the_age_of_a_process_is_known_to_a_hundredth_of_a_second() -> None:
+def test_the_age_of_a_process_is_known_to_a_hundredth_of_a_second():
     before = time.time()
     code = "from common.measurement.timing import process_start; print(process_start())"
-    made = float(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout)
+    made = float(
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120).stdout
+    )
     assert before - 0.02 <= made <= time.time()
     assert 0 < process_age() < time.clock_gettime(time.CLOCK_BOOTTIME)
 
@@ -83,7 +84,7 @@ OF_HOROVODRUN = {"OMPI_MCA_orte_tag_output": "1", "OMPI_MCA_hwloc_base_binding_p
         ({"PMI_SIZE": "2", "PMI_RANK": "0"}, "mpirun"),  # MPICH's
     ],
 )
-def test_launchers_are_recognized_by_their_variables(variables: dict[str, str], launcher: str) -> None:
+def test_launchers_are_recognized_by_their_variables(variables, launcher):
     assert launcher_of(variables) == launcher
 
 
@@ -111,7 +112,7 @@ by_horovodrun = [pytest.mark.ranks, pytest.mark.ci]
     ],
     ids=["none", "mpirun", "horovodrun-mpi", "horovodrun-gloo"],
 )
-def test_every_launcher_passes_the_start_time_to_rank_0(command: list[str], launcher: str, tmp_path: Path) -> None:
+def test_every_launcher_passes_the_start_time_to_rank_0(command, launcher, tmp_path):
     worker, result = tmp_path / "worker.py", tmp_path / "result"
     worker.write_text(WORKER)
     before = time.time()
@@ -122,7 +123,7 @@ def test_every_launcher_passes_the_start_time_to_rank_0(command: list[str], laun
     assert 0 <= seconds <= time.time() - before
 
 
-def test_a_filtered_command_has_its_start_time(tmp_path: Path) -> None:
+def test_a_filtered_command_has_its_start_time(tmp_path):
     before = time.time()
     code = f"import os, pathlib; pathlib.Path({str(tmp_path / 'seen')!r}).write_text(os.environ[{STARTED_AT!r}])"
     # This process has the variable of an earlier start.
@@ -130,14 +131,14 @@ def test_a_filtered_command_has_its_start_time(tmp_path: Path) -> None:
     assert before - 0.001 <= float((tmp_path / "seen").read_text()) <= time.time()
 
 
-def test_the_names_are_those_that_scripts_export() -> None:
-    assert [name for name in TIMESTAMPS if name.startswith("HOROVOD_TWINS_") and name.endswith("_AT")] == list(
-        TIMESTAMPS
-    )
-    assert list(timestamp(SUBMITTED_AT)) == [SUBMITTED_AT] and float(timestamp(SUBMITTED_AT)[SUBMITTED_AT]) > 1.7e9
+def test_a_timestamp_is_the_variable_that_scripts_export_with_the_time_now():
+    before = time.time()
+    ((name, written),) = timestamp(SUBMITTED_AT).items()
+    assert name == "HOROVOD_TWINS_SUBMITTED_AT" and name in TIMESTAMPS
+    assert before - 0.001 <= float(written) <= time.time()
 
 
-def test_a_job_records_the_start_of_its_script_and_ranks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_job_records_the_start_of_its_script_and_ranks(tmp_path, capsys):
     words = ["submit", "--dry-run", "--no-preflight", "--repeats", "2", "--", "torch_impl/train.py"]
     assert main(words) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -149,7 +150,7 @@ def test_a_job_records_the_start_of_its_script_and_ranks(tmp_path: Path, capsys:
     # The lines work in a shell.
     script = "\n".join(["set -eu", lines[began[0]], lines[started_at[0]], f'echo "${BEGAN_AT} ${STARTED_AT}"; env'])
     before = time.time()
-    shown = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True).stdout
+    shown = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True, timeout=120).stdout
     first, second = map(float, shown.splitlines()[0].split())
     assert before - 0.001 <= first <= second <= time.time()
     assert f"{BEGAN_AT}={shown.split()[0]}" in shown.splitlines()[1:], "it is exported"

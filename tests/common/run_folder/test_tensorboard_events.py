@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from builders import make_config, make_epoch, make_setup
-from played_session import Played, play
+from played_session import play
 
 from common.errors import UserError
 from common.run_folder.records import read_run
@@ -25,15 +25,17 @@ print(json.dumps({tag: [[event.step, event.value] for event in events.Scalars(ta
 """
 
 
-def read_scalars(folder: Path) -> dict[str, list[list[float]]]:
-    done = subprocess.run([sys.executable, "-c", READER, str(folder)], capture_output=True, text=True, check=True)
+def read_scalars(folder):
+    done = subprocess.run(
+        [sys.executable, "-c", READER, str(folder)], capture_output=True, text=True, check=True, timeout=120
+    )
     return json.loads(done.stdout)
 
 
-def test_tensorboard_reads_the_events_of_a_run(tmp_path: Path) -> None:
+def test_tensorboard_reads_the_events_of_a_run(tmp_path):
     pytest.importorskip("tensorboard", reason="needs the tensorboard package (pip install tensorboard)")
 
-    def script(played: Played) -> None:
+    def script(played):
         for epoch in (1, 2, 3):
             played.end_epoch(epoch, training_seconds=float(epoch))
         played.finish()
@@ -48,7 +50,7 @@ def test_tensorboard_reads_the_events_of_a_run(tmp_path: Path) -> None:
     assert set(found) == numbers and "validation_loss" not in found
 
 
-def test_a_resumed_run_continues_in_the_same_file(tmp_path: Path) -> None:
+def test_a_resumed_run_continues_in_the_same_file(tmp_path):
     pytest.importorskip("tensorboard", reason="needs the tensorboard package (pip install tensorboard)")
     write_scalars(tmp_path, make_epoch(1))
     size = (tmp_path / EVENTS_FILE).stat().st_size
@@ -57,16 +59,16 @@ def test_a_resumed_run_continues_in_the_same_file(tmp_path: Path) -> None:
     assert read_scalars(tmp_path)["training_loss"] == [[1, 1.0], [2, 0.5]]
 
 
-def test_writing_imports_no_framework() -> None:
+def test_writing_imports_no_framework():
     pytest.importorskip("tensorboard", reason="needs the tensorboard package (pip install tensorboard)")
     code = (
         "import sys; from common.run_folder.tensorboard_events import require_tensorboard; require_tensorboard(); "
         "assert not {'tensorflow', 'torch', 'keras'} & set(sys.modules)"
     )
-    subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[3], check=True)
+    subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[3], check=True, timeout=120)
 
 
-def test_without_the_package_the_run_ends_before_it_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_package_the_run_ends_before_it_starts(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorboard", None)
     for name in [name for name in sys.modules if name.startswith("tensorboard.")]:
         monkeypatch.setitem(sys.modules, name, None)

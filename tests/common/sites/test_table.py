@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from datetime import date
-from pathlib import Path
 
 import pytest
 
@@ -27,7 +26,7 @@ RENTED = {  # GPUs, dollars per hour on demand and on spot
 OWNED = {"local", "hosts", "slurm", "kubernetes", "cte-power", "marenostrum5", "thesis-machine"}
 
 
-def test_the_shipped_table_has_the_published_figures() -> None:
+def test_the_shipped_table_has_the_published_figures():
     """Spot prices of AWS are the price on demand less the percentage that its Spot Instance Advisor showed."""
     table = read_sites()
     assert set(table.sites) == OWNED | set(RENTED)
@@ -91,14 +90,14 @@ PRICES = [
     ("on", "dollars"),
     [(None, 2.0), (date(2025, 5, 5), 2.0), (date(2024, 1, 1), 2.0), (date(2023, 12, 31), 3.0), (date(2020, 1, 1), 3.0)],
 )
-def test_the_price_is_that_of_the_day(on: date | None, dollars: float) -> None:
+def test_the_price_is_that_of_the_day(on, dollars):
     site = Site(title="", kind="rented", source="", prices=PRICES)
     price = site.price(on=on)
     assert price is not None and price.usd_per_hour == dollars
     assert site.cost_usd(1800.0, nodes=3, on=on) == pytest.approx(1.5 * dollars)
 
 
-def test_an_owned_machine_has_no_price_and_an_unknown_cost() -> None:
+def test_an_owned_machine_has_no_price_and_an_unknown_cost():
     site = read_sites()["cte-power"]
     assert site.price() is None and site.cost_usd(3600.0) is None
 
@@ -113,7 +112,7 @@ def test_an_owned_machine_has_no_price_and_an_unknown_cost() -> None:
         ({"rate_usd_per_hour": 1.7, "watts": 1000.0, "usd_per_kwh": 0.1}, 1.8),
     ],
 )
-def test_the_price_of_an_owned_machine_by_its_formula(figures: dict[str, float], dollars: float) -> None:
+def test_the_price_of_an_owned_machine_by_its_formula(figures, dollars):
     ownership = Ownership(date=date(2026, 1, 1), source="its bill", **figures)
     site = Site(title="", kind="owned", source="", ownership=ownership)
     price = site.price()
@@ -121,13 +120,13 @@ def test_the_price_of_an_owned_machine_by_its_formula(figures: dict[str, float],
     assert site.cost_usd(7200.0, nodes=3) == pytest.approx(6 * dollars) and site.price(spot=True) is None
 
 
-def test_a_price_is_old_after_a_year() -> None:
+def test_a_price_is_old_after_a_year():
     price = PRICES[0]
     assert price.dated(on=date(2024, 12, 31)) == "2024-01-01"  # 365 days
     assert price.dated(on=date(2025, 1, 1)) == "2024-01-01, over a year old"
 
 
-def test_a_price_of_a_later_day_is_marked() -> None:
+def test_a_price_of_a_later_day_is_marked():
     price = PRICES[0]
     assert price.dated(on=price.date) == "2024-01-01"
     assert price.dated(on=date(2023, 12, 31)) == "first known price, of 2024-01-01"
@@ -192,7 +191,7 @@ OWNERSHIP = '[sites.mine.ownership]\ndate = 2026-01-01\nsource = "me"\n{}\n'
         ),
     ],
 )
-def test_a_wrong_table_is_refused_in_one_line(tmp_path: Path, text: str | None, words: str) -> None:
+def test_a_wrong_table_is_refused_in_one_line(tmp_path, text, words):
     if text is not None:
         (tmp_path / "mine.toml").write_text(text)
     with pytest.raises(UserError) as refused:
@@ -201,7 +200,7 @@ def test_a_wrong_table_is_refused_in_one_line(tmp_path: Path, text: str | None, 
     assert "\n" not in error and words in error and str(tmp_path) in error
 
 
-def test_a_users_table(tmp_path: Path) -> None:
+def test_a_users_table(tmp_path):
     (tmp_path / "mine.toml").write_text(GPU + SITE + 'gpu = "x"\ngpus = 2\n')
     own = read_sites(tmp_path / "mine.toml")
     gpu = own.gpu_of(own["mine"])
@@ -211,11 +210,11 @@ def test_a_users_table(tmp_path: Path) -> None:
     assert extended.price() and replace(extended, ownership=None) == shipped
 
 
-def test_an_unknown_site_suggests_a_close_name() -> None:
+def test_an_unknown_site_suggests_a_close_name():
     with pytest.raises(UserError, match=r"Did you mean cte-power\?"):
         read_sites()["cte-powr"]
 
 
-def test_the_speed_of_a_network_is_read_from_its_words() -> None:
+def test_the_speed_of_a_network_is_read_from_its_words():
     speeds = {name: read_sites()[name].network_bytes_per_second for name in ("cte-power", "aws-g3-4xlarge", "local")}
     assert speeds == {"cte-power": 12.5e9, "aws-g3-4xlarge": 1.25e9, "local": None}

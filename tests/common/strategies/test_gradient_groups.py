@@ -1,17 +1,12 @@
 """`--gradient-groups auto`: the choice by times that are known, the same on ranks of unequal speed, and kept."""
 
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 from builders import make_config, make_record, make_setup, make_world
 from fake_ranks import alone, run_ranks
 from played_session import FakeTrainer
 
-from common.config import Groups
-from common.distributed.communicator import Communicator
 from common.measurement.metrics import Sums
 from common.run_folder.records import write_record
 from common.run_folder.sharing import MeasuredGroups, with_measured
@@ -23,7 +18,7 @@ from common.training.run_setup import RunSetup
 
 AUTO = {"gradient_groups": "auto"}
 # Seconds of an update on each rank: the first waits least for 4 groups, but the second rank is slowest with them.
-SECONDS: list[dict[Groups, float]] = [
+SECONDS = [
     {"one": 1.0, "2": 0.9, "4": 0.5, "each": 1.1},
     {"one": 1.0, "2": 0.8, "4": 1.2, "each": 1.3},
 ]
@@ -32,21 +27,21 @@ SECONDS: list[dict[Groups, float]] = [
 class Timed(FakeTrainer):
     """Takes a known time for each update, and a long one for the first of an epoch."""
 
-    def __init__(self, setup: RunSetup, seconds: float) -> None:
+    def __init__(self, setup, seconds):
         super().__init__({})
         self.setup, self.seconds_of_update = setup, seconds
 
     @property
-    def steps_left(self) -> int:
+    def steps_left(self):
         return self.setup.steps_of_epoch(1) - self.done
 
-    def start_epoch(self, epoch: int) -> None:
+    def start_epoch(self, epoch):
         self.done, self.spent = 0, 100.0 if self.setup.steps_per_epoch > 1 else 0.0
 
-    def train_segment(self, steps: int) -> None:
+    def train_segment(self, steps):
         self.done, self.spent = self.done + steps, self.spent + steps * self.seconds_of_update
 
-    def result(self) -> Measured:
+    def result(self):
         return Measured(sums=Sums(0.0, 0, self.done), seconds=self.spent)
 
 
@@ -60,18 +55,16 @@ class Timed(FakeTrainer):
         ({"one": [10.0, 20.0, 10.0], "2": [5.0, 5.0, 10.5], "4": [9.0, 9.5, 9.0], "each": [11.0] * 3}, "4"),
     ],
 )
-def test_one_group_stays_unless_another_number_is_faster_by_more_than_the_noise(
-    times: Mapping[Groups, Sequence[float]], chosen: str
-) -> None:
+def test_one_group_stays_unless_another_number_is_faster_by_more_than_the_noise(times, chosen):
     assert choose(times) == chosen
 
 
 @pytest.mark.parametrize("batch_size", [30, 60])  # 2 updates in an epoch, and a single one
-def test_ranks_of_unequal_speed_agree_by_the_time_of_the_slowest(tmp_path: Path, batch_size: int) -> None:
+def test_ranks_of_unequal_speed_agree_by_the_time_of_the_slowest(tmp_path, batch_size):
     config = make_config(tmp_path, device=AUTO, training={"batch_size": batch_size})
 
-    def work(comm: Communicator) -> RunSetup:
-        def build(setup: RunSetup, **_: Any) -> Timed:
+    def work(comm):
+        def build(setup, **_):
             assert setup.groups
             assert setup.measured_config.device.gradient_groups == setup.groups.chosen
             return Timed(setup, SECONDS[comm.rank][setup.groups.chosen])
@@ -80,18 +73,18 @@ def test_ranks_of_unequal_speed_agree_by_the_time_of_the_slowest(tmp_path: Path,
 
     setups = run_ranks(2, work)
     assert all(isinstance(setup, RunSetup) and setup.config == config for setup in setups), setups
-    assert setups[0].groups == setups[1].groups  # type: ignore[union-attr]
-    measured = setups[0].groups  # type: ignore[union-attr]
+    assert setups[0].groups == setups[1].groups
+    measured = setups[0].groups
     assert measured and measured.chosen == "2"
     assert measured.milliseconds == pytest.approx({"one": 1000, "2": 900, "4": 1200, "each": 1300})
 
 
-def test_one_rank_measures_nothing(tmp_path: Path) -> None:
+def test_one_rank_measures_nothing(tmp_path):
     setup = make_setup(make_config(tmp_path, device=AUTO))
     assert measure_groups(setup, comm=alone(), build=lambda setup: pytest.fail("built")) == MeasuredGroups(chosen="one")
 
 
-def test_a_run_that_is_resumed_keeps_its_choice(tmp_path: Path) -> None:
+def test_a_run_that_is_resumed_keeps_its_choice(tmp_path):
     measured = MeasuredGroups(chosen="4", milliseconds={"one": 2.0, "4": 1.0})
     (tmp_path / "run").mkdir()
     write_record(tmp_path / "run", make_record(config=make_config(tmp_path, device=AUTO), groups=measured))
@@ -101,7 +94,7 @@ def test_a_run_that_is_resumed_keeps_its_choice(tmp_path: Path) -> None:
         assert setup.groups == measured
 
 
-def test_a_repetition_has_the_choice_in_place_of_auto(tmp_path: Path) -> None:
+def test_a_repetition_has_the_choice_in_place_of_auto(tmp_path):
     config = make_config(tmp_path, device=AUTO)
     repeated = with_measured(config, MeasuredGroups(chosen="each"))
     assert (repeated.device.gradient_groups, repeated.device.groups) == ("each", None)
@@ -119,7 +112,7 @@ def test_a_repetition_has_the_choice_in_place_of_auto(tmp_path: Path) -> None:
         (None, None),
     ],
 )
-def test_the_choice_is_one_line(tmp_path: Path, groups: MeasuredGroups | None, line: str | None) -> None:
+def test_the_choice_is_one_line(tmp_path, groups, line):
     setup = replace(make_setup(make_config(tmp_path, device=AUTO)), groups=groups)
     printed = [one for one in start_lines(setup, make_world("cpu", "cpu")) if one.startswith("gradient groups")]
     assert printed == ([line] if line else [])

@@ -8,13 +8,13 @@ from common.training.checkpoint_schedule import GROWTH, CheckpointSchedule
 class Steps:
     """Trains steps that take a known time, in the parts that a schedule asks for, as the trainers do."""
 
-    def __init__(self, *, minutes: float, step_seconds: float) -> None:
+    def __init__(self, *, minutes, step_seconds):
         self.now, self.step_seconds = 1000.0, step_seconds
         self.schedule = CheckpointSchedule(minutes, clock=lambda: self.now)
         self.parts: list[int] = []
         self.written: list[float] = []
 
-    def epoch(self, steps: int) -> None:
+    def epoch(self, steps):
         left = steps
         while left:
             part = self.schedule.next_steps(left)
@@ -28,7 +28,7 @@ class Steps:
         self.schedule.written()
 
 
-def test_checkpoints_come_at_the_interval_and_parts_are_few() -> None:
+def test_checkpoints_come_at_the_interval_and_parts_are_few():
     steps = Steps(minutes=10, step_seconds=0.5)
     steps.epoch(6000)  # 50 minutes
     assert [moment - 1000.0 for moment in steps.written] == pytest.approx([600, 1200, 1800, 2400], abs=1)
@@ -36,13 +36,13 @@ def test_checkpoints_come_at_the_interval_and_parts_are_few() -> None:
     assert len(steps.parts) <= 12
 
 
-def test_the_first_step_alone_decides_nothing() -> None:
+def test_the_first_step_alone_decides_nothing():
     steps = Steps(minutes=10, step_seconds=0.5)
     steps.epoch(6000)
     assert steps.parts[:3] == [1, GROWTH, GROWTH**2]
 
 
-def test_an_epoch_shorter_than_the_interval_is_one_part_once_steps_are_known() -> None:
+def test_an_epoch_shorter_than_the_interval_is_one_part_once_steps_are_known():
     steps = Steps(minutes=10, step_seconds=0.01)
     steps.epoch(500)
     steps.parts.clear()
@@ -51,7 +51,7 @@ def test_an_epoch_shorter_than_the_interval_is_one_part_once_steps_are_known() -
     assert steps.parts == [500] * 3 and steps.written == []
 
 
-def test_the_interval_starts_again_after_each_epoch() -> None:
+def test_the_interval_starts_again_after_each_epoch():
     steps = Steps(minutes=1, step_seconds=1)
     for _ in range(4):
         steps.epoch(50)
@@ -59,13 +59,13 @@ def test_the_interval_starts_again_after_each_epoch() -> None:
 
 
 @pytest.mark.parametrize("minutes", [1e-9, 1e-300])
-def test_an_interval_shorter_than_a_step_is_after_every_step(minutes: float) -> None:
+def test_an_interval_shorter_than_a_step_is_after_every_step(minutes):
     steps = Steps(minutes=minutes, step_seconds=2.0)
     steps.epoch(5)
     assert steps.parts == [1] * 5 and len(steps.written) == 4
 
 
-def test_steps_that_become_slow_are_followed() -> None:
+def test_steps_that_become_slow_are_followed():
     steps = Steps(minutes=1, step_seconds=0.1)
     steps.epoch(300)
     steps.step_seconds = 20.0
@@ -75,7 +75,7 @@ def test_steps_that_become_slow_are_followed() -> None:
     assert steps.parts == [3] * 10
 
 
-def test_a_stopped_clock_ends_nothing() -> None:
+def test_a_stopped_clock_ends_nothing():
     steps = Steps(minutes=1, step_seconds=0.0)
     steps.epoch(10_000)
     assert sum(steps.parts) == 10_000 and steps.written == []

@@ -1,9 +1,6 @@
 """The checkpointer: ranks agree on segments, checkpoints hold what each has, their time is not training time."""
 
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -11,10 +8,8 @@ from builders import forget_hashes, make_config, make_setup, random_weights
 from fake_ranks import alone, run_ranks
 from played_session import FakeTrainer, Played
 
-from common.config import Config
-from common.distributed.communicator import Communicator
 from common.errors import UserError
-from common.model.weights import Weights, save_weights
+from common.model.weights import save_weights
 from common.run_folder.checkpoints import PartialEpoch, checkpoint_folders, load_newest_checkpoint
 from common.run_folder.records import read_run
 from common.training import checkpointer as checkpointer_module
@@ -26,17 +21,17 @@ OFTEN = {"checkpoint_minutes": 1e-9}
 class Trainer(FakeTrainer):
     """A trainer of one rank whose steps take a second each."""
 
-    def __init__(self, played: Played, weights: Weights) -> None:
+    def __init__(self, played, weights):
         super().__init__(weights)
         self.played = played
         self.clock = 0.0
 
     @property
-    def steps_left(self) -> int:  # type: ignore[override]
+    def steps_left(self):
         """Updates of the epoch that remain."""
         return self.played.setup.steps_of_epoch(self.epoch) - self.steps
 
-    def train_epoch(self, epoch: int, partial: PartialEpoch | None = None) -> list[int]:
+    def train_epoch(self, epoch, partial=None):
         """Train an epoch as `train.py` does; return its segments."""
         partial = partial or PartialEpoch()
         self.epoch, self.steps, self.seconds = epoch, partial.steps, partial.training_seconds
@@ -52,32 +47,32 @@ class Trainer(FakeTrainer):
             self.played.checkpointer.save_if_due(self)
         return segments
 
-    def partial_epoch(self) -> PartialEpoch:
+    def partial_epoch(self):
         """Return what this rank has; the time that takes is not training time."""
         self.clock += 1000.0
         state = {"losses_of_places": np.full(2, self.played.comm.rank + 0.5)}
         return PartialEpoch(steps=self.steps, training_seconds=self.seconds, state=state)
 
-    def end_epoch(self, epoch: int) -> bool:
+    def end_epoch(self, epoch):
         """End it as `train.py` does."""
         return self.played.end_epoch(epoch, training_seconds=self.seconds, weights=self.state.weights)
 
 
-def start(config: Config, comm: Communicator, **changes: np.ndarray) -> Trainer:
+def start(config, comm, **changes):
     """Start a session, and a trainer whose weights are those of the other ranks but for `changes`."""
     played = Played(config, comm)
     return Trainer(played, {**random_weights(played.setup), **changes})
 
 
-def config_of(folder: Path, **record: Any) -> Config:
+def config_of(folder, **record):
     """Return settings for epochs of 4 steps on 2 ranks."""
     return make_config(folder, training={"batch_size": 15}, record={"name": "run", **record})
 
 
-def test_without_the_setting_an_epoch_is_one_segment_and_no_rank_is_asked(tmp_path: Path) -> None:
+def test_without_the_setting_an_epoch_is_one_segment_and_no_rank_is_asked(tmp_path):
     asked = []
 
-    def allgather(value: Any) -> list[Any]:
+    def allgather(value):
         asked.append(value)
         return [value]
 
@@ -88,10 +83,10 @@ def test_without_the_setting_an_epoch_is_one_segment_and_no_rank_is_asked(tmp_pa
     assert asked == [] and trainer.seconds == 5.0
 
 
-def test_all_ranks_train_the_same_segments_and_a_checkpoint_holds_what_each_has(tmp_path: Path) -> None:
+def test_all_ranks_train_the_same_segments_and_a_checkpoint_holds_what_each_has(tmp_path):
     config = config_of(tmp_path, **OFTEN)
 
-    def work(comm: Communicator) -> tuple[list[int], float]:
+    def work(comm):
         trainer = start(config, comm)
         return trainer.train_epoch(1), trainer.seconds
 
@@ -107,10 +102,10 @@ def test_all_ranks_train_the_same_segments_and_a_checkpoint_holds_what_each_has(
     assert [rank.state["losses_of_places"].tolist() for rank in found.ranks] == [[0.5, 0.5], [1.5, 1.5]]
 
 
-def test_the_first_rank_decides_when(tmp_path: Path) -> None:
+def test_the_first_rank_decides_when(tmp_path):
     hurried = iter([2, 2, 1, 1, 1, 1])
 
-    def work(comm: Communicator) -> list[int]:
+    def work(comm):
         trainer = start(config_of(tmp_path, **OFTEN), comm)
         if comm.rank:
             trainer.played.checkpointer._schedule = _Other(hurried)
@@ -122,25 +117,23 @@ def test_the_first_rank_decides_when(tmp_path: Path) -> None:
 class _Other(CheckpointSchedule):
     """A schedule that wants something else."""
 
-    def __init__(self, segments: Iterator[int]) -> None:
+    def __init__(self, segments):
         super().__init__(1.0)
         self._segments = segments
 
-    def segment_ended(self) -> bool:
+    def segment_ended(self):
         return False
 
-    def next_steps(self, left: int) -> int:
+    def next_steps(self, left):
         return next(self._segments)
 
 
-def test_time_between_segments_counts_as_time_of_checkpoints_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_time_between_segments_counts_as_time_of_checkpoints_once(tmp_path, monkeypatch):
     now = [0.0]
     monkeypatch.setattr(checkpointer_module.time, "perf_counter", lambda: now[0])
     save = checkpointer_module.save_checkpoint
 
-    def save_slowly(*arguments: Any, **options: Any) -> str:
+    def save_slowly(*arguments, **options):
         now[0] += 10.0
         return save(*arguments, **options)
 
@@ -158,7 +151,7 @@ def test_time_between_segments_counts_as_time_of_checkpoints_once(
     assert newest.checkpoint_seconds == 60.0, "before its own"
 
 
-def test_seconds_before_a_resumption_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_seconds_before_a_resumption_count(tmp_path, monkeypatch):
     now = [0.0]
     monkeypatch.setattr(checkpointer_module.time, "perf_counter", lambda: now[0])
     trainer = start(config_of(tmp_path, **OFTEN), alone())
@@ -176,11 +169,11 @@ def test_seconds_before_a_resumption_count(tmp_path: Path, monkeypatch: pytest.M
     run = read_run(tmp_path / "run")
     (epoch,) = run.epochs
     assert (epoch.training_seconds, epoch.checkpoint_seconds) == (8.0, 50.0)
-    assert run.record.status.resumed_after_epochs == [0]  # type: ignore[union-attr]
-    assert run.record.status.resumed_after_steps == [7]  # type: ignore[union-attr]
+    assert run.record.status.resumed_after_epochs == [0]
+    assert run.record.status.resumed_after_steps == [7]
 
 
-def test_a_checkpoint_inside_an_epoch_of_an_older_version_is_refused(tmp_path: Path) -> None:
+def test_a_checkpoint_inside_an_epoch_of_an_older_version_is_refused(tmp_path):
     trainer = start(config_of(tmp_path, **OFTEN), alone())
     trainer.train_epoch(1)
     trainer.played.end("interrupted")
@@ -192,10 +185,10 @@ def test_a_checkpoint_inside_an_epoch_of_an_older_version_is_refused(tmp_path: P
     assert "\n" not in str(error.value) and file.parent.name in str(error.value)
 
 
-def test_weights_that_differ_stop_all_ranks_before_a_checkpoint(tmp_path: Path) -> None:
+def test_weights_that_differ_stop_all_ranks_before_a_checkpoint(tmp_path):
     config = config_of(tmp_path, **OFTEN)
 
-    def work(comm: Communicator) -> None:
+    def work(comm):
         bias = random_weights(make_setup(config, size=2))["fc2.bias"]
         start(config, comm, **{"fc2.bias": bias + comm.rank}).train_epoch(1)
 

@@ -4,11 +4,9 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from subprocess import PIPE
-from typing import Any
 
 import pytest
 
@@ -18,7 +16,7 @@ from common.utils.paths import ROOT
 
 
 @contextmanager
-def umask(mask: int) -> Iterator[None]:
+def umask(mask):
     before = os.umask(mask)
     try:
         yield
@@ -27,7 +25,7 @@ def umask(mask: int) -> Iterator[None]:
 
 
 @pytest.mark.parametrize(("mask", "mode"), [(0o022, 0o644), (0o002, 0o664), (0o027, 0o640), (0o077, 0o600)])
-def test_permissions_are_those_that_the_umask_leaves(tmp_path: Path, mask: int, mode: int) -> None:
+def test_permissions_are_those_that_the_umask_leaves(tmp_path, mask, mode):
     path = tmp_path / "file"
     with umask(mask):
         write_atomically(path, "text")
@@ -41,7 +39,7 @@ def test_permissions_are_those_that_the_umask_leaves(tmp_path: Path, mask: int, 
     assert path.stat().st_mode & 0o777 == mode | (mode & 0o444) >> 2
 
 
-def test_a_file_appears_whole_under_its_name(tmp_path: Path) -> None:
+def test_a_file_appears_whole_under_its_name(tmp_path):
     path = tmp_path / "file"
     with atomic_file(path) as temporary:
         temporary.write_bytes(b"whole")
@@ -51,7 +49,7 @@ def test_a_file_appears_whole_under_its_name(tmp_path: Path) -> None:
     assert path.read_text(encoding="utf-8") == "n\u00e4chster\n" and list(tmp_path.iterdir()) == [path]
 
 
-def test_after_an_error_the_old_file_is_unchanged_and_nothing_else_remains(tmp_path: Path) -> None:
+def test_after_an_error_the_old_file_is_unchanged_and_nothing_else_remains(tmp_path):
     path = tmp_path / "file"
     path.write_text("old")
     with pytest.raises(KeyboardInterrupt), atomic_file(path) as temporary:
@@ -60,7 +58,7 @@ def test_after_an_error_the_old_file_is_unchanged_and_nothing_else_remains(tmp_p
     assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
 
 
-def test_a_folder_appears_whole_with_usual_permissions(tmp_path: Path) -> None:
+def test_a_folder_appears_whole_with_usual_permissions(tmp_path):
     usual = tmp_path / "usual"
     usual.mkdir()
     path = tmp_path / ("x" * 250)  # a temporary name longer than this one would not be allowed
@@ -72,7 +70,7 @@ def test_a_folder_appears_whole_with_usual_permissions(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("write", [atomic_folder, temporary_folder_beside])
-def test_after_an_error_no_folder_remains(write, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_after_an_error_no_folder_remains(write, tmp_path):
     with pytest.raises(KeyboardInterrupt), write(tmp_path / "folder") as temporary:
         (temporary / "file").touch()
         raise KeyboardInterrupt
@@ -91,13 +89,13 @@ with temporary_folder_beside(pathlib.Path(sys.argv[1])) as folder:
 """
 
 
-def test_the_folder_of_a_killed_process_is_removed_and_that_of_a_living_one_is_not(tmp_path: Path) -> None:
+def test_the_folder_of_a_killed_process_is_removed_and_that_of_a_living_one_is_not(tmp_path):
     path = tmp_path / "made[1]"
     command = [sys.executable, "-c", LEAVES_A_FOLDER]
-    assert subprocess.run([*command, str(tmp_path / "made"), "killed"], cwd=ROOT).returncode == -9
+    assert subprocess.run([*command, str(tmp_path / "made"), "killed"], cwd=ROOT, timeout=120).returncode == -9
     with subprocess.Popen([*command, str(path), ""], cwd=ROOT, stdin=PIPE, stdout=PIPE, text=True) as living:
         assert living.stdout and living.stdout.readline() == "there\n"
-        assert subprocess.run([*command, str(path), "killed"], cwd=ROOT).returncode == -9
+        assert subprocess.run([*command, str(path), "killed"], cwd=ROOT, timeout=120).returncode == -9
         assert len(list(tmp_path.glob(".*/file"))) == 3
         with temporary_folder_beside(path) as folder:
             assert len(list(tmp_path.glob(".*/file"))) == 2  # of "made" and of the living one
@@ -107,7 +105,7 @@ def test_the_folder_of_a_killed_process_is_removed_and_that_of_a_living_one_is_n
 
 
 @pytest.mark.parametrize("maker", [atomic_file, atomic_folder])
-def test_an_error_names_the_file_that_users_know(tmp_path: Path, maker: Any) -> None:
+def test_an_error_names_the_file_that_users_know(tmp_path, maker):
     with (
         pytest.raises(UserError) as error,
         user_errors("writing"),

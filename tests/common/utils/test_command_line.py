@@ -1,12 +1,8 @@
 """Arguments that are paths: an empty one is refused, by every program, instead of meaning the current folder."""
 
-from collections.abc import Callable
-from pathlib import Path
-
 import pytest
 
 from analysis.__main__ import main as analysis
-from common.__main__ import main as common
 from launch.__main__ import main as launch
 
 
@@ -23,13 +19,11 @@ from launch.__main__ import main as launch
         (launch, "fetch --folder", "--folder"),
         (launch, "export --to torch --output x.pt", "RUN"),
         (launch, "sites --table", "--table"),
-        (common, "datasets fetch mnist --data-folder", "--data-folder"),
     ],
 )
 def test_an_empty_path_is_not_the_current_folder(
-    program: Callable[[list[str]], int], words: str, argument: str, capsys: pytest.CaptureFixture[str],
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+    program, words, argument, capsys,
+    tmp_path, monkeypatch):  # fmt: skip
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit, match="2"):
         program([*words.split(), ""])

@@ -10,7 +10,6 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -25,7 +24,7 @@ print(json.dumps([sys.prefix, sys.argv[1:], sys.flags.optimize, os.environ.get("
 """
 
 
-def make_environment(folder: Path) -> Path:
+def make_environment(folder):
     """Make an environment without packages, as set-up leaves it."""
     (folder / "bin").mkdir(parents=True)
     (folder / "bin" / "python").symlink_to(Path(sys.executable).resolve())
@@ -37,7 +36,7 @@ def make_environment(folder: Path) -> Path:
 
 
 @pytest.fixture
-def project(tmp_path: Path) -> Path:
+def project(tmp_path):
     """A project with a program of Keras, and Keras' environment beside another one."""
     root = tmp_path / "project"
     for name in ("common/__init__", "common/errors", "common/utils/__init__", "common/utils/paths",
@@ -51,7 +50,7 @@ def project(tmp_path: Path) -> Path:
     return root
 
 
-def start(project: Path, *words: str, environment: str = ".venv", cwd: Path | None = None) -> tuple[int, Any, str]:
+def start(project, *words, environment=".venv", cwd=None):
     """Start Python; return its exit code, what the program printed, and its error."""
     process = subprocess.Popen(
         [str(project / environment / "bin" / "python"), *words],
@@ -68,13 +67,13 @@ def start(project: Path, *words: str, environment: str = ".venv", cwd: Path | No
     return process.returncode, printed, error
 
 
-def test_a_program_switches_to_its_environment_with_all_that_it_was_given(project: Path) -> None:
+def test_a_program_switches_to_its_environment_with_all_that_it_was_given(project):
     expected = [str(project / ".venv-keras"), ["two words", "--flag"], 1, "3"]
     for words in (["keras_impl/program.py"], ["-m", "keras_impl.program"], [str(project / "keras_impl/program.py")]):
         assert start(project, "-O", *words, "two words", "--flag") == (0, expected, "")
 
 
-def test_in_its_environment_or_in_the_only_one_it_stays(project: Path) -> None:
+def test_in_its_environment_or_in_the_only_one_it_stays(project):
     program = "keras_impl/program.py"
     assert start(project, program, environment=".venv-keras")[1][0] == str(project / ".venv-keras")
     (project / ".venv-link").symlink_to(".venv-keras")
@@ -83,7 +82,7 @@ def test_in_its_environment_or_in_the_only_one_it_stays(project: Path) -> None:
     assert start(project, program)[1][0] == str(project / ".venv")
 
 
-def test_other_processes_that_import_the_package_are_left_alone(project: Path) -> None:
+def test_other_processes_that_import_the_package_are_left_alone(project):
     here = str(project / ".venv")
     (project / "other.py").write_text(PROGRAM)
     (project / "notebook.py").write_text(f"import sys; sys.argv[0] = 'keras_impl/program.py'\n{PROGRAM}")
@@ -93,7 +92,7 @@ def test_other_processes_that_import_the_package_are_left_alone(project: Path) -
 
 
 @pytest.mark.parametrize("missing", ["bin/python", "pyvenv.cfg", "horovod-twins/stamp.json"])
-def test_an_incomplete_environment_is_one_line(project: Path, missing: str) -> None:
+def test_an_incomplete_environment_is_one_line(project, missing):
     (project / ".venv-keras" / missing).unlink()
     code, printed, error = start(project, "keras_impl/program.py")
     received = f"Received: {project}/.venv-keras without {missing}. Run `make setup`\n"
@@ -101,7 +100,7 @@ def test_an_incomplete_environment_is_one_line(project: Path, missing: str) -> N
 
 
 @pytest.mark.parametrize(("mode", "problem"), [(0o755, "it runs in another environment"), (0o644, "Permission denied")])
-def test_an_environment_of_another_python_is_one_line_and_no_loop(project: Path, mode: int, problem: str) -> None:
+def test_an_environment_of_another_python_is_one_line_and_no_loop(project, mode, problem):
     python = project / ".venv-keras" / "bin" / "python"
     python.unlink()
     python.write_text(f'#!/bin/sh\nexec {project}/.venv/bin/python "$@"\n')
@@ -111,7 +110,7 @@ def test_an_environment_of_another_python_is_one_line_and_no_loop(project: Path,
     assert (code, printed, error) == (2, "", f"keras_impl: error: the environment cannot be used. {received}")
 
 
-def test_packages_are_looked_for_where_the_programs_run(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_packages_are_looked_for_where_the_programs_run(project, monkeypatch):
     assert environments.package_folders("keras") is sys.path
     monkeypatch.setattr(environments, "ROOT", project)
     packages = project / ".venv-keras" / "lib" / "python3.11" / "site-packages"
@@ -125,7 +124,7 @@ def test_packages_are_looked_for_where_the_programs_run(project: Path, monkeypat
         environments.missing_packages("keras")
 
 
-def programs() -> list[Path]:
+def programs():
     """Return the programs of both folders. PyTorch's `minimal.py` is for readers, and needs nothing of the project."""
     files = sorted(path for framework in ("torch", "keras") for path in (ROOT / f"{framework}_impl").glob("*.py"))
     found = [path for path in files if "__main__" in path.read_text() or "parse_args()" in path.read_text()]
@@ -134,7 +133,7 @@ def programs() -> list[Path]:
 
 
 @pytest.mark.parametrize("path", programs(), ids=lambda path: path.relative_to(ROOT).as_posix())
-def test_a_program_imports_its_package_before_any_other(path: Path) -> None:
+def test_a_program_imports_its_package_before_any_other(path):
     """Else it would end in a missing framework, or load other packages twice."""
     nodes = [node for node in ast.parse(path.read_text()).body if isinstance(node, ast.Import | ast.ImportFrom)]
     names = [node.module or "" if isinstance(node, ast.ImportFrom) else node.names[0].name for node in nodes]

@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 import pytest
-from rule_workers import environment
+from processes import environment
 
 from common.utils.freed_memory import MALLOC_VARIABLES
 
@@ -45,16 +45,16 @@ RETURNED = {"MALLOC_TRIM_THRESHOLD_": "131072", "MALLOC_MMAP_THRESHOLD_": "13107
 pytestmark = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library")
 
 
-def faults_after(start: str, **variables: str) -> int:
+def faults_after(start, **variables):
     """Return the page faults of ten steps in a process that starts so, under variables of glibc."""
     given = {name: value for name, value in environment().items() if name not in MALLOC_VARIABLES}
     command = [sys.executable, "-c", f"{start}\n{STEPS}"]
-    done = subprocess.run(command, env=given | variables, capture_output=True, text=True)
+    done = subprocess.run(command, env=given | variables, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     return int(done.stdout)
 
 
-def test_steps_reuse_what_they_freed_unless_a_user_decides_otherwise() -> None:
+def test_steps_reuse_what_they_freed_unless_a_user_decides_otherwise():
     returned = faults_after(OURS, **RETURNED)
     assert returned > 50  # with huge pages; else 48,800
     assert faults_after(OURS) < 0.1 * returned
@@ -62,6 +62,6 @@ def test_steps_reuse_what_they_freed_unless_a_user_decides_otherwise() -> None:
 
 
 @pytest.mark.ci
-def test_ranks_do_so_once_they_are_pinned(framework: str) -> None:
+def test_ranks_do_so_once_they_are_pinned(framework):
     start = PINNED.format(framework=framework)
     assert faults_after(start) < 0.1 * faults_after(start, **RETURNED)

@@ -9,13 +9,13 @@ from common.utils import whole_files
 from common.utils.whole_files import read_bytes
 
 
-def test_a_file_that_grows_while_it_is_read_is_read_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_grows_while_it_is_read_is_read_to_its_end(tmp_path, monkeypatch):
     """Else a run that trains would have half a line at the end of its epochs."""
     file = tmp_path / "epochs.jsonl"
     file.write_bytes(b"one\n")
     look = os.fstat
 
-    def looked_at(descriptor: int) -> os.stat_result:
+    def looked_at(descriptor):
         state = look(descriptor)
         with file.open("ab") as more:
             more.write(b"two\n")
@@ -25,7 +25,7 @@ def test_a_file_that_grows_while_it_is_read_is_read_to_its_end(tmp_path: Path, m
     assert read_bytes(file) == b"one\ntwo\n"
 
 
-def test_a_file_without_a_size_is_read_up_to_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_without_a_size_is_read_up_to_the_limit(tmp_path, monkeypatch):
     assert read_bytes(Path("/proc/self/cmdline")) != b""
     monkeypatch.setattr(whole_files, "MOST_BYTES", 1000)
     with pytest.raises(OSError, match="File too large"):

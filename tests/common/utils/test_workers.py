@@ -25,14 +25,14 @@ side_by_side(sleep, [0, 1])
 
 
 @pytest.fixture(autouse=True)
-def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+def two_cores(monkeypatch):
     monkeypatch.setattr("common.utils.workers.usable_cores", lambda: 2)
 
 
-def test_copies_share_the_work_and_the_results_are_in_order() -> None:
+def test_copies_share_the_work_and_the_results_are_in_order():
     offset, here = 10, os.getpid()
 
-    def work(number: int) -> tuple[int, bool]:
+    def work(number):
         time.sleep(0.2 / (number + 1))
         return offset + number, os.getpid() == here
 
@@ -41,11 +41,11 @@ def test_copies_share_the_work_and_the_results_are_in_order() -> None:
     assert side_by_side(work, []) == []
 
 
-def test_an_error_of_the_work_arrives_and_a_copy_that_is_killed_is_reported() -> None:
-    def fails(number: int) -> None:
+def test_an_error_of_the_work_arrives_and_a_copy_that_is_killed_is_reported():
+    def fails(number):
         raise UserError(f"no such number. Received: {number}. Name another")
 
-    def ends(number: int) -> None:
+    def ends(number):
         os._exit(9)
 
     with pytest.raises(UserError, match=r"Received: [01]\. Name another"):
@@ -54,7 +54,7 @@ def test_an_error_of_the_work_arrives_and_a_copy_that_is_killed_is_reported() ->
         side_by_side(ends, [0, 1])
 
 
-def test_copies_end_with_their_parent() -> None:
+def test_copies_end_with_their_parent():
     two = "import common.utils.workers as w; w.usable_cores = lambda: 2\n"
     with subprocess.Popen([sys.executable, "-c", two + SLEEPING], stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout

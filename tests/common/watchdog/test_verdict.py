@@ -1,15 +1,14 @@
 """Which ranks hang, judged by reports: limits by activity, and who stands out among ranks that all stand still."""
 
 import math
-from typing import Any
 
 import pytest
 
 from common.watchdog.verdict import Report, hanging_ranks, limit_of, words
 
 
-def report(**changes: Any) -> Report:
-    values: dict[str, Any] = {
+def report(**changes):
+    values = {
         "host": "node1",
         "process": 7,
         "activity": "training",
@@ -41,7 +40,7 @@ def report(**changes: Any) -> Report:
         ({"activity": "validation"}, 1000.0, 1000.0),
     ],
 )
-def test_each_activity_has_its_limit(changes: dict[str, Any], stall_seconds: float | None, limit: float) -> None:
+def test_each_activity_has_its_limit(changes, stall_seconds, limit):
     assert limit_of(report(**changes), stall_seconds=stall_seconds) == limit
 
 
@@ -71,12 +70,12 @@ def test_each_activity_has_its_limit(changes: dict[str, Any], stall_seconds: flo
         ([{"idle_seconds": 1.0}, {"activity": "ending", "silent_seconds": 95.0}], []),
     ],
 )
-def test_the_rank_that_stands_out_hangs(of_ranks: list[dict[str, Any]], hanging: list[int]) -> None:
+def test_the_rank_that_stands_out_hangs(of_ranks, hanging):
     reports = {rank: report(**changes) for rank, changes in enumerate(of_ranks)}
     assert hanging_ranks(reports, stall_seconds=None) == hanging
 
 
-def test_the_words_name_host_process_activity_and_time() -> None:
+def test_the_words_name_host_process_activity_and_time():
     reports = {0: report(), 1: report(state="T", process=8), 2: report(silent_seconds=9.0, host="node2")}
     assert words([1], reports) == ("rank 1 (host node1, process 8) is stopped, in training after 10 updates, for 100 s")
     assert "rank 2 (host node2, process 7) does not answer: its host has not been heard of for 9 s" in words(

@@ -4,10 +4,7 @@ import ast
 import json
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -20,51 +17,10 @@ from launch.bench.memory import memory_of_second_rank
 from launch.starting.processes import started
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["--models", "resnet35"], ("'resnet35'", "resnet34")),
-        (["--frameworks", "jax"], ("'jax'", "torch")),
-        (["--starts", "nccl"], ("'nccl'", "exchange_gloo")),
-        (["--rounds", "0"], ("argument --rounds: must be a whole number, 1 or more. Received: 0",)),
-        (["--seconds", "0"], ("Received: --seconds 0",)),
-        (["--frameworks", "keras", "--starts", "ddp"], ("Received: --starts ddp",)),
-        (["--frameworks", "keras", "keras", "--starts", "ddp"], ("--frameworks keras. Of PyTorch alone",)),
-        (["--starts", "bare", "pydtnn"], ("Received: --starts bare pydtnn", "add --pydtnn")),
-        (["--starts", "pydtnn", "--pydtnn", sys.executable], (f"Received: --pydtnn {sys.executable}",)),
-        (["--starts", "pydtnn", "--pydtnn", "/missing/python"], ("Received: --pydtnn /missing/python",)),
-        (["--starts", "pydtnn", "--pydtnn", "/bin/true"], ("Received: --pydtnn /bin/true",)),
-        (["--starts", "bare", "--pydtnn", sys.executable], ("no start needs PyDTNN", "Add pydtnn or pydtnn_np2")),
-    ],
-)
-def test_bad_input_is_one_line_and_exit_code_2(
-    arguments: list[str], words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
-) -> None:
-    try:
-        code = main(["bench", *arguments])
-    except SystemExit as error:
-        code = int(str(error.code))
-    assert code == 2
-    printed = capsys.readouterr()
-    assert printed.out == ""
-    assert len(printed.err.splitlines()) == 1
-    assert all(word in printed.err for word in words)
-
-
-def test_an_existing_file_is_not_overwritten(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(command, "load_dataset", lambda name: pytest.fail("data are fetched before all is checked"))
-    output = tmp_path / "bench.json"
-    output.write_text("mine")
-    assert main(["bench", "--output", str(output)]) == 2
-    assert output.read_text() == "mine"
-    assert str(output) in capsys.readouterr().err
-    assert main(["bench", "--output", str(tmp_path / ("b" * 300))]) == 2
-    assert "File name too long" in capsys.readouterr().err
+def test_no_data_are_fetched_before_all_is_checked(tmp_path, monkeypatch):
+    monkeypatch.setattr(command, "load_dataset", lambda name: pytest.fail("data are fetched"))
+    assert main(["bench", "--output", str(tmp_path)]) == 2
     assert main(["bench", "--output", str(tmp_path / "new.json"), "--starts", "ddp", "--frameworks", "keras"]) == 2
-    assert "Received: --starts ddp --frameworks keras" in capsys.readouterr().err
-    assert not (tmp_path / "new.json").exists()
 
 
 CNN_BYTES = 4 * 21_840  # of one exchange
@@ -75,49 +31,29 @@ CNN_BYTES = 4 * 21_840  # of one exchange
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize(("framework", "start", "contestants"), [
     ("torch", "ddp_gloo", {"np2_ddp": 2, "np2": 2}),
-    ("torch", "floor_spinning", {"np2_apart": 2, "np2_mpi": 2}),
-    ("torch", "batches", {"bare_batches": 1, "np1": 1}),
     ("keras", "floor", {"np2_apart": 2, "np2_mpi": 2}),
     ("keras", "batches", {"bare_batches": 1, "np1": 1}),
-    ("keras", "exchange", {"np2_apart": 2, "np2": 2}),
-    ("torch", "horovodrun", {"mpirun": 2, "horovodrun": 2}),
-    ("torch", "first_update", {"imports": 2, "first_update": 2}),
 ])  # fmt: skip
-def test_a_quick_start(framework: str, start: str, contestants: dict[str, int], tmp_path: Path) -> None:
+def test_a_quick_start(framework, start, contestants, tmp_path):
     pytest.importorskip("torch" if framework == "torch" else "tensorflow")
     pytest.importorskip("horovod")
-    output, rounds = tmp_path / "new" / "bench.json", 1 if start == "first_update" else 2
-    started_by = [
-        sys.executable,
-        "-m",
-        "launch",
-        "bench",
-        "--rounds",
-        str(rounds),
-        "--seconds",
-        "0.02",
-        "--models",
-        "cnn",
-        "--frameworks",
-        framework,
-    ]
-    done = subprocess.run([*started_by, "--starts", start, "--output", str(output)], capture_output=True, text=True)
+    output = tmp_path / "new" / "bench.json"
+    quick = ["--rounds", "2", "--seconds", "0.02", "--models", "cnn", "--frameworks", framework]
+    words = ["-m", "launch", "bench", *quick, "--starts", start, "--output", str(output)]
+    done = subprocess.run([sys.executable, *words], capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
     assert f"raw turns: {output}" in done.stdout
     assert "Speed in pairs of turns\nmodel" in done.stdout  # the table of `python -m analysis bench`
     (measured,) = read_result(output, BenchRecord, command="bench").starts
     assert [(turn.contestant, turn.round) for turn in measured.turns] == [
-        (name, number) for number in range(rounds) for name in contestants
+        (name, number) for number in range(2) for name in contestants
     ]
     assert all(turn.ranks == contestants[turn.contestant] for turn in measured.turns)
     assert all(turn.seconds > 0 for turn in measured.turns)
-    if measured.turns[0].model != COMMAND:
-        assert all(max(turn.rank_seconds) == turn.seconds and len(turn.rank_seconds) == turn.ranks
-                   for turn in measured.turns)  # fmt: skip
-    assert {"threads", "controller", "source_revision"} <= set(measured.environment)
-    if measured.turns[0].model != COMMAND:
-        assert all(turn.images == turn.steps * turn.ranks * 64 for turn in measured.turns)
-        assert {"packages", "processor"} <= set(measured.environment)
+    assert all(max(turn.rank_seconds) == turn.seconds for turn in measured.turns)
+    assert all(len(turn.rank_seconds) == turn.ranks for turn in measured.turns)
+    assert all(turn.images == turn.steps * turn.ranks * 64 for turn in measured.turns)
+    assert {"threads", "controller", "source_revision", "packages", "processor"} <= set(measured.environment)
     timed = [turn for turn in measured.turns if turn.exchanges]
     assert {turn.contestant for turn in timed} == set(contestants) & {"np2", "np2_mpi"}
     assert all(len(turn.exchanges) == turn.steps for turn in timed)
@@ -128,13 +64,13 @@ def test_a_quick_start(framework: str, start: str, contestants: dict[str, int], 
 
 
 @pytest.mark.ci
-def test_a_report_is_made_and_then_found_up_to_date(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_report_is_made_and_then_found_up_to_date(monkeypatch):
     monkeypatch.setattr(started_commands, "REPORT_RUNS", 12)
     monkeypatch.setattr(started_commands, "REPORT_SETTINGS", 2)
     said = []
 
     @contextmanager
-    def noted(command: Sequence[str], *, log: Path, **others: Any) -> Iterator[subprocess.Popen[bytes]]:
+    def noted(command, *, log, **others):
         with started(command, log=log, **others) as process:
             yield process
         said.append(log.read_text())
@@ -160,7 +96,7 @@ SHARED_BYTES = 60_000_000
 
 
 @pytest.mark.parametrize("first_seconds", [1.2, 3.5], ids=["the first ends earlier", "the first ends later"])
-def test_the_memory_is_that_of_the_second_rank_beside_the_first(first_seconds: float, tmp_path: Path) -> None:
+def test_the_memory_is_that_of_the_second_rank_beside_the_first(first_seconds, tmp_path):
     """Of a file that both have mapped, each has half; also when the first has ended and nobody has waited for it."""
     file = tmp_path / "shared"
     file.write_bytes(bytes(SHARED_BYTES))
@@ -173,10 +109,8 @@ def test_the_memory_is_that_of_the_second_rank_beside_the_first(first_seconds: f
     assert SHARED_BYTES / 2 < found < 0.8 * SHARED_BYTES
 
 
-def test_a_command_that_fails_shows_why(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def failing(contestant: str, place: started_commands.Place, *, runs: Path) -> list[str]:
+def test_a_command_that_fails_shows_why(tmp_path, monkeypatch, capsys):
+    def failing(contestant, place, *, runs):
         if contestant == "hanging":
             return [sys.executable, "-c", "import time; time.sleep(60)"]
         return [sys.executable, "-c", "import sys; print('the cause'); sys.exit(contestant == 'fails')"
@@ -226,7 +160,7 @@ def main():
 
 @pytest.mark.ranks
 @pytest.mark.ci
-def test_the_trainer_is_compared_with_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_trainer_is_compared_with_another(tmp_path, monkeypatch):
     """With a package of PyDTNN's names in its place; the layers of the recipe are counted."""
     pytest.importorskip("horovod")
     for name, text in PYDTNN_FILES.items():
@@ -254,7 +188,7 @@ def test_the_trainer_is_compared_with_another(tmp_path: Path, monkeypatch: pytes
 @pytest.mark.ranks
 @pytest.mark.ci
 @pytest.mark.timeout(240)
-def test_the_memory_of_training_is_compared_with_that_of_imports() -> None:
+def test_the_memory_of_training_is_compared_with_that_of_imports():
     pytest.importorskip("horovod")
     turns = list(
         started_commands.command_turns("imports_memory", "training_memory", framework="torch", rounds=1, size=2)

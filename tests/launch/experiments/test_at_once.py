@@ -28,7 +28,7 @@ epochs = 1
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(lanes, "own_cores", lambda: frozenset({3, 5, 6, 7}))
     monkeypatch.setattr(lanes, "ask_nvidia", lambda *_: "")
@@ -36,19 +36,17 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def dry_run(*words: str) -> int:
+def dry_run(*words):
     return launch.main(["experiment", "run", "made.toml", "--dry-run", *words])
 
 
-def seconds(line: str) -> float:
+def seconds(line):
     found = re.search(r"about (?:([0-9]+) min )?([0-9.]+) s", line)
     assert found, line
     return 60 * int(found[1] or 0) + float(found[2])
 
 
-def test_runs_that_are_made_at_once_share_the_estimated_time_but_for_metered_ones(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_runs_that_are_made_at_once_share_the_estimated_time_but_for_metered_ones(folder, capsys):
     estimates = []
     for text in (PLAN, PLAN.replace("metered = [1, 2, 3]", "")):
         (folder / "made.toml").write_text(text)
@@ -61,9 +59,7 @@ def test_runs_that_are_made_at_once_share_the_estimated_time_but_for_metered_one
     assert some_metered - some_metered_at_once == pytest.approx((alone - at_once) / 2, rel=0.05)
 
 
-def test_a_cell_that_needs_more_cores_than_a_lane_has_is_left_out(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_cell_that_needs_more_cores_than_a_lane_has_is_left_out(folder, capsys):
     (folder / "made.toml").write_text(PLAN + "cores = 2\n")
     assert dry_run("--at-once", "2") == 0
     assert "left out" not in capsys.readouterr().out
@@ -72,35 +68,8 @@ def test_a_cell_that_needs_more_cores_than_a_lane_has_is_left_out(
     assert resources_of_lane(WHOLE_HOST) is None and resources_of_lane(Lane(number=2, of=3)) is None
 
 
-def test_the_parts_of_an_experiment_are_all_of_its_runs() -> None:
+def test_the_parts_of_an_experiment_are_all_of_its_runs():
     plan = read_plan("made.toml", runs_folder=Path("runs"))
     parts = [part_of(plan, argparse.Namespace(at_once=4, part=part)).runs for part in (1, 2, 3, 4)]
     assert [[run.repeat for run in runs] for runs in parts] == [[1, 5], [2, 6], [3], [4]]
     assert part_of(plan, argparse.Namespace(at_once=4, part=None)) is plan
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--at-once", "5"], "fewer cores than runs at once. Received: --at-once 5, 4 cores. Give --at-once 4 or less"),
-        (["--at-once", "2", "--cores-per-run", "3"], "too few cores for so many runs at once"),
-        (["--at-once", "2", "--gpus-per-run", "1"], "too few GPUs for so many runs at once"),
-        (["--cores-per-run", "2"], "Received: --cores-per-run 2 without --at-once. Add --at-once N"),
-        (["--at-once", "2", "--hosts", "a:2,b:2"], "this host alone. Received: --at-once and a:2,b:2. Leave out"),
-        (["--at-once", "2", "--site", "slurm"], "this host alone. Received: --at-once and slurm. Leave out"),
-        (["--part", "1"], "there is no such part. Received: --part 1, no number of runs at once. Give --at-once N"),
-        (["--at-once", "2", "--part", "3"], "there is no such part. Received: --part 3, 2 at once."),
-        (["--at-once", "2", "--part", "2", "--gpus-per-run", "0"], "Received: --part 2 and cores or GPUs per run"),
-    ],
-)
-def test_what_cannot_be_is_one_line(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert dry_run(*words) == 2
-    error = capsys.readouterr().err
-    assert message in error and error.count("\n") == 1
-
-
-@pytest.mark.parametrize("words", [["--at-once", "2"], ["--at-once", "2", "--part", "1"]])
-def test_runs_at_once_know_no_pause(words: list[str], folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (folder / "made.toml").write_text(PLAN.replace("repeats = 6", "repeats = 6\ncool_down_seconds = 5"))
-    assert dry_run(*words) == 2
-    assert "Received: --at-once, and cool_down_seconds = 5 in made.toml. Leave out one" in capsys.readouterr().err

@@ -14,7 +14,7 @@ from common.sites.prices import Price
 from common.sites.table import Gpu, Site, read_sites
 from launch.experiments.estimate import CORE_FLOPS, SHARE_OF_PEAK, START_SECONDS, estimate_run
 from launch.experiments.experiment_file import EXPERIMENTS, shipped_experiments
-from launch.experiments.plan import ExperimentPlan, only_matching, read_plan
+from launch.experiments.plan import only_matching, read_plan
 from launch.sites.site_files import read_launch_site
 from launch.starting.launchers import Launcher, Slots
 
@@ -32,13 +32,13 @@ np = [1, 2]
 """
 
 
-def plan_of(text: str, folder: Path) -> ExperimentPlan:
+def plan_of(text, folder):
     file = folder / "made.toml"
     file.write_text(text)
     return read_plan(str(file), runs_folder=folder / "runs")
 
 
-def test_a_grid_is_the_product_of_its_axes_round_by_round(tmp_path: Path) -> None:
+def test_a_grid_is_the_product_of_its_axes_round_by_round(tmp_path):
     plan = plan_of(TWO, tmp_path)
     cells = ["torch-mlp-np1", "torch-mlp-np2", "keras-mlp-np1", "keras-mlp-np2"]
     assert [cell.name for cell in plan.cells] == cells
@@ -48,7 +48,7 @@ def test_a_grid_is_the_product_of_its_axes_round_by_round(tmp_path: Path) -> Non
     assert plan.folder == tmp_path / "runs" / "made"
 
 
-def test_commands_as_one_would_type_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commands_as_one_would_type_them(tmp_path, monkeypatch):
     monkeypatch.chdir(Path(__file__).parents[3])
     plan = plan_of(
         '[[cells]]\nframework = "keras"\nmodel = "mlp"\nnp = 2\ncontroller = "gloo"\ndropout = false\nseed = 7\n'
@@ -69,8 +69,8 @@ def test_commands_as_one_would_type_them(tmp_path: Path, monkeypatch: pytest.Mon
     assert (config.training.batch_size, config.data.image_size, config.model.dropout) == (128, (4, 5), False)
 
 
-def test_orders(tmp_path: Path) -> None:
-    def names(order: str) -> list[str]:
+def test_orders(tmp_path):
+    def names(order):
         return [run.name for run in plan_of(TWO.replace("repeats", f"{order}\nrepeats"), tmp_path).runs]
 
     interleaved, grouped = names('order = "interleaved"'), names('order = "grouped"')
@@ -82,12 +82,12 @@ def test_orders(tmp_path: Path) -> None:
     assert drawn not in (grouped, interleaved)
 
 
-def test_one_seed_for_all_repeats(tmp_path: Path) -> None:
+def test_one_seed_for_all_repeats(tmp_path):
     plan = plan_of(TWO.replace("repeats", 'seeds = "same"\nrepeats').replace("epochs", "seed = 5\nepochs"), tmp_path)
     assert {run.seed for run in plan.runs} == {5}
 
 
-def test_an_axis_of_pairs_and_names_of_variants(tmp_path: Path) -> None:
+def test_an_axis_of_pairs_and_names_of_variants(tmp_path):
     plan = plan_of(
         '[[cells]]\nname = "small"\nframework = "torch"\nimage_size = [[4, 5], [8, 10]]\nlearning_rate = [0.1, 0.2]\n',
         tmp_path,
@@ -98,7 +98,7 @@ def test_an_axis_of_pairs_and_names_of_variants(tmp_path: Path) -> None:
     assert plan.cells[-1].config.data.image_size == (8, 10)
 
 
-def test_variables_are_axes_beside_settings(tmp_path: Path) -> None:
+def test_variables_are_axes_beside_settings(tmp_path):
     plan = plan_of(
         '[settings]\nOMP_NUM_THREADS = 2\n[[cells]]\nframework = "torch"\nHOROVOD_CYCLE_TIME = [0.2, 5]\n', tmp_path
     )
@@ -113,7 +113,7 @@ def test_variables_are_axes_beside_settings(tmp_path: Path) -> None:
     assert words[3] == "mpirun" and {"OMP_NUM_THREADS", "HOROVOD_CYCLE_TIME"} <= {*handed_on}
 
 
-def test_an_experiment_based_on_another(tmp_path: Path) -> None:
+def test_an_experiment_based_on_another(tmp_path):
     (tmp_path / "base.toml").write_text(TWO)
     changed = plan_of(f'based_on = "{tmp_path}/base.toml"\n[experiment]\nrepeats = 2\n[settings]\nepochs = 4', tmp_path)
     assert {cell.config.training.epochs for cell in changed.cells} == {4}
@@ -121,7 +121,7 @@ def test_an_experiment_based_on_another(tmp_path: Path) -> None:
     assert (len(changed.cells), len(changed.runs), changed.protocol.metered) == (4, 8, [2])
 
 
-def test_a_part_of_an_experiment(tmp_path: Path) -> None:
+def test_a_part_of_an_experiment(tmp_path):
     plan = only_matching(plan_of(TWO, tmp_path), ["*-np1", "keras-mlp-np2"])
     assert [cell.name for cell in plan.cells] == ["torch-mlp-np1", "keras-mlp-np1", "keras-mlp-np2"]
     assert len(plan.runs) == 9
@@ -178,13 +178,13 @@ CELL = '[[cells]]\nframework = "torch"\n'
         ('based_on = "nothing.toml"\n', "cannot read the experiment: No such file or directory"),
     ],
 )
-def test_what_an_experiment_file_may_not_contain(text: str, message: str, tmp_path: Path) -> None:
+def test_what_an_experiment_file_may_not_contain(text, message, tmp_path):
     with pytest.raises(UserError, match=message) as caught:
         plan_of(text, tmp_path)
     assert "\n" not in str(caught.value)
 
 
-def test_a_missing_file_lists_the_shipped_ones(tmp_path: Path) -> None:
+def test_a_missing_file_lists_the_shipped_ones(tmp_path):
     with pytest.raises(UserError, match=r"Give a TOML file, or one of aa-test, averaging, communication"):
         read_plan("nothing", runs_folder=tmp_path)
 
@@ -199,7 +199,7 @@ SOURCES = ("article", "notebook", "pydtnn", "report", "thesis")
         for name in shipped_experiments()
     ],
 )
-def test_shipped_experiments_can_be_planned(name: str, tmp_path: Path) -> None:
+def test_shipped_experiments_can_be_planned(name, tmp_path):
     plan = read_plan(name, runs_folder=tmp_path)
     assert plan.file.about["title"]
     assert plan.file.about["question"]
@@ -219,7 +219,7 @@ def test_shipped_experiments_can_be_planned(name: str, tmp_path: Path) -> None:
     assert frameworks == {"torch", "keras"}
 
 
-def test_the_study_of_the_thesis_is_run_as_it_was() -> None:
+def test_the_study_of_the_thesis_is_run_as_it_was():
     """Energy, 5 timed, energy, 5 timed, energy, a minute between; batch 128, MSE of softmax, 100 epochs."""
     plan = read_plan("thesis-resnet34-as-published", runs_folder=Path("runs"))
     one_gpu = [run for run in plan.runs if run.cell.name == "1gpu-torch-resnet34-np1"]
@@ -235,7 +235,7 @@ def test_the_study_of_the_thesis_is_run_as_it_was() -> None:
     assert (changed.validation, changed.eval_batch_size) == ("sharded", 128)
 
 
-def test_shipped_files_repeat_no_setting_of_their_base() -> None:
+def test_shipped_files_repeat_no_setting_of_their_base():
     """What is based on another file repeats no setting of it."""
     for file in EXPERIMENTS.glob("*.toml"):
         content = tomllib.loads(file.read_text())
@@ -253,17 +253,17 @@ RENTED = Site(title="x", kind="rented", source="", gpu="x", gpus=4,
               prices=[Price(date=date(2026, 1, 1), usd_per_hour=3.6, terms="", source="")])  # fmt: skip
 
 
-def config_of(**training: object) -> Config:
+def config_of(**training):
     config = Config()
     return replace(
         config,
         data=replace(config.data, dataset="synthetic:1000x28x28x1x10"),
         model=replace(config.model, model="mlp"),
-        training=replace(config.training, **training),  # type: ignore[arg-type]
+        training=replace(config.training, **training),
     )
 
 
-def test_an_estimate_by_hand() -> None:
+def test_an_estimate_by_hand():
     """mlp: 784 x 192 + 192 x 10 multiply-adds an image, two operations each; 3 passes to train, 1 for 166 tests."""
     flops = (3 * 1000 * 2 + 166) * 2 * (784 * 192 + 192 * 10)
     config = config_of(epochs=2, batch_size=100)
@@ -290,7 +290,7 @@ def test_an_estimate_by_hand() -> None:
     assert metered.seconds == pytest.approx(START_SECONDS + 14 + passes * 2 * multiply_adds / rate)
 
 
-def test_unknown_sizes_give_no_estimate() -> None:
+def test_unknown_sizes_give_no_estimate():
     config = replace(Config(), data=replace(Config().data, dataset="images:/somewhere"))
     unknown = estimate_run(config, np=1, site=RENTED, gpu=GPU, earlier=[])
     assert (unknown.seconds, unknown.basis, unknown.joules, unknown.usd) == (None, "not known", None, None)

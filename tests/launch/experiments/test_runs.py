@@ -5,7 +5,6 @@ import os
 import re
 import shutil
 import signal
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +13,7 @@ import psutil
 import pytest
 import waiting
 from builders import make_environment, make_record, make_status
-from trainer_runs import ROOT, Finished, finish, start_command, wait_until
+from processes import ROOT, finish, start_command, wait_until
 
 from common.errors import UserError
 from common.run_folder.records import RunWriter, World, read_run
@@ -41,27 +40,27 @@ LONG = SETTINGS + "epochs = 4000\n"  # ended by the test
 class Experiment:
     """An experiment in its own folder, run by the command line."""
 
-    def __init__(self, folder: Path, text: str) -> None:
+    def __init__(self, folder, text):
         self.folder, self.file = folder, folder / "made.toml"
         self.file.write_text(text)
         self.runs = folder / "runs" / "made"
 
-    def start(self, *more: str) -> subprocess.Popen[str]:
+    def start(self, *more):
         command = [sys.executable, "-m", "launch", "experiment", "run", "made.toml", *more]
         return start_command(command, folder=self.folder)
 
-    def run(self, *more: str) -> Finished:
+    def run(self, *more):
         return finish(self.start(*more), within_seconds=240)
 
-    def status(self) -> Finished:
+    def status(self):
         command = [sys.executable, "-m", "launch", "experiment", "status", "made.toml"]
         return finish(start_command(command, folder=self.folder), within_seconds=60)
 
-    def finished(self) -> list[str]:
+    def finished(self):
         names = sorted(path.parent.name for path in self.runs.glob("*/run.json"))
         return [name for name in names if read_run(self.runs / name).state == "finished"]
 
-    def trainers(self) -> list[psutil.Process]:
+    def trainers(self):
         """The processes that train."""
         found = []
         for process in psutil.process_iter(["cmdline", "cwd"]):
@@ -71,18 +70,18 @@ class Experiment:
         return found
 
 
-def epochs_of(folder: Path) -> int:
+def epochs_of(folder):
     file = folder / "epochs.jsonl"
     return len(file.read_text().splitlines()) if file.exists() else 0
 
 
-def files_of(folder: Path) -> dict[str, bytes]:
+def files_of(folder):
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
 @pytest.mark.ranks
 @pytest.mark.ci
-def test_missing_runs_are_made_and_a_failed_cell_does_not_end_it(tmp_path: Path) -> None:
+def test_missing_runs_are_made_and_a_failed_cell_does_not_end_it(tmp_path):
     bad = '[[cells]]\nname = "bad"\nbatch_size = 100000\n'
     experiment = Experiment(tmp_path, f"[experiment]\nrepeats = 2\n{SHORT}{bad}[[cells]]\n")
     first = experiment.run()
@@ -124,7 +123,7 @@ def test_missing_runs_are_made_and_a_failed_cell_does_not_end_it(tmp_path: Path)
 
 @pytest.mark.ranks
 @pytest.mark.ci
-def test_a_killed_command_is_resumed(tmp_path: Path) -> None:
+def test_a_killed_command_is_resumed(tmp_path):
     """Its trainer lives on: the next start waits for it, where it can, and starts nothing beside it."""
     experiment = Experiment(tmp_path, f"[experiment]\nrepeats = 2\n{SETTINGS}epochs = 60\n[[cells]]\n")
     process = experiment.start()
@@ -145,7 +144,7 @@ def test_a_killed_command_is_resumed(tmp_path: Path) -> None:
 @pytest.mark.ranks
 @pytest.mark.ci
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="two cores are needed")
-def test_two_runs_at_once_have_a_core_each_and_are_resumed(tmp_path: Path) -> None:
+def test_two_runs_at_once_have_a_core_each_and_are_resumed(tmp_path):
     """One is killed, which fails it alone; Ctrl-C ends the others; the next start makes what is missing."""
     experiment = Experiment(tmp_path, f"[experiment]\nrepeats = 3\n{SETTINGS}epochs = 300\n[[cells]]\n")
     names = [f"torch-mlp-np1-r{repeat}" for repeat in (1, 2, 3)]
@@ -170,7 +169,6 @@ def test_two_runs_at_once_have_a_core_each_and_are_resumed(tmp_path: Path) -> No
     assert {name: files_of(experiment.runs / name) for name in done} == done
     for name in names:
         record = read_run(experiment.runs / name).record
-        assert isinstance(record.world, World)
         assert (record.world.at_once, record.world.cores) == (2, len(os.sched_getaffinity(0)) // 2)
     assert (experiment.runs / f"set-aside/{names[0]}-1").is_dir()  # nothing is lost
     assert experiment.run("--at-once", "2").stdout.splitlines() == ["nothing is left to do: 3 runs"]
@@ -178,7 +176,7 @@ def test_two_runs_at_once_have_a_core_each_and_are_resumed(tmp_path: Path) -> No
 
 @pytest.mark.ranks
 @pytest.mark.ci
-def test_a_killed_rank_fails_its_run_which_the_next_start_repeats(tmp_path: Path) -> None:
+def test_a_killed_rank_fails_its_run_which_the_next_start_repeats(tmp_path):
     experiment = Experiment(tmp_path, f'{LONG}[[cells]]\n[[cells]]\nname = "last"\nmax_steps = 2\n')
     process = experiment.start()
     first = experiment.runs / "torch-mlp-np1-r1"
@@ -213,7 +211,7 @@ def test_a_killed_rank_fails_its_run_which_the_next_start_repeats(tmp_path: Path
 
 @pytest.mark.ranks
 @pytest.mark.ci
-def test_budget_limit_and_needs(tmp_path: Path) -> None:
+def test_budget_limit_and_needs(tmp_path):
     protocol = "[experiment]\nrepeats = 2\nbudget_minutes = 0.3\nlimit_minutes = 0.15\ncool_down_seconds = 8.0\n"
     rich = '[[cells]]\nname = "rich"\ncores = 100000\n'
     experiment = Experiment(tmp_path, f"{protocol}{LONG}{rich}[[cells]]\n")
@@ -227,7 +225,7 @@ def test_budget_limit_and_needs(tmp_path: Path) -> None:
 
 @pytest.mark.ranks
 @pytest.mark.ci
-def test_two_at_once_do_not_run_the_same_experiment(tmp_path: Path) -> None:
+def test_two_at_once_do_not_run_the_same_experiment(tmp_path):
     experiment = Experiment(tmp_path, f"{LONG}[[cells]]\n")
     process = experiment.start()
     try:
@@ -241,9 +239,7 @@ def test_two_at_once_do_not_run_the_same_experiment(tmp_path: Path) -> None:
         finish(process, within_seconds=60)
 
 
-def test_a_dry_run_shows_commands_and_estimate_and_does_nothing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_dry_run_shows_commands_and_estimate_and_does_nothing(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     prepare = '[[prepare]]\ncommand = ["images", "draw", "{folder}/drawn"]\nmakes = "{folder}/drawn"\n'
     (tmp_path / "made.toml").write_text(f'{prepare}{SHORT}[[cells]]\n[[cells]]\nname = "gpu"\ngpus = 64\n')
@@ -266,7 +262,7 @@ def test_a_dry_run_shows_commands_and_estimate_and_does_nothing(
     assert "unknown site. Received: mars" in capsys.readouterr().err
 
 
-def test_another_controller_is_another_setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_controller_is_another_setting(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "made.toml").write_text(
         SHORT.replace('launcher = "python"', 'np = 2\ncontroller = "gloo"') + "[[cells]]\n"
@@ -280,11 +276,11 @@ def test_another_controller_is_another_setting(tmp_path: Path, monkeypatch: pyte
         survey(plan)
 
 
-def test_a_run_counts_for_the_variables_of_its_cell_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_counts_for_the_variables_of_its_cell_alone(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("HOROVOD_CYCLE_TIME", raising=False)
 
-    def states(cell: str, recorded: dict[str, str]) -> list[str]:
+    def states(cell, recorded):
         (tmp_path / "made.toml").write_text(f"{SHORT}[[cells]]\n{cell}\n")
         plan = read_plan("made.toml", runs_folder=Path("runs"))
         shutil.rmtree(plan.folder, ignore_errors=True)
@@ -301,9 +297,7 @@ def test_a_run_counts_for_the_variables_of_its_cell_alone(tmp_path: Path, monkey
             states(cell, recorded)
 
 
-def test_a_run_of_another_site_is_not_used(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_of_another_site_is_not_used(tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "made.toml").write_text(f"{SHORT}[[cells]]\n")
     plan = read_plan("made.toml", runs_folder=Path("runs"))
@@ -322,9 +316,7 @@ def test_a_run_of_another_site_is_not_used(
     assert "1 run of 1 to do on hosts" in capfd.readouterr().out
 
 
-def test_what_needs_more_slots_than_hosts_have_is_left_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_needs_more_slots_than_hosts_have_is_left_out(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "made.toml").write_text(SHORT.replace('launcher = "python"', "np = [2, 3]") + "[[cells]]\n")
     assert launch.main(["experiment", "run", "made.toml", "--hosts", "a:1,b:1", "--dry-run"]) == 0
@@ -335,12 +327,12 @@ def test_what_needs_more_slots_than_hosts_have_is_left_out(
 
 @pytest.mark.ranks
 @pytest.mark.ci
-def test_preparations_that_no_run_needs_are_left_out(tmp_path: Path) -> None:
+def test_preparations_that_no_run_needs_are_left_out(tmp_path):
     prepare = '[[prepare]]\ncommand = ["datasets", "verify", "mars"]\nmakes = "{folder}/drawn"\n'
     assert Experiment(tmp_path, f"{prepare}{SHORT}[[cells]]\n").run().code == 0
 
 
-def test_a_failed_preparation_ends_it(tmp_path: Path) -> None:
+def test_a_failed_preparation_ends_it(tmp_path):
     prepare = '[[prepare]]\ncommand = ["datasets", "verify", "mars"]\nmakes = "{folder}/drawn"\n'
     ended = Experiment(tmp_path, f'{prepare}{SHORT}data_folder = "{{folder}}/drawn"\n[[cells]]\n').run()
     assert ended.code == 2
@@ -350,7 +342,7 @@ def test_a_failed_preparation_ends_it(tmp_path: Path) -> None:
     )
 
 
-def test_processes_of_other_runs_do_not_count_as_left_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_of_other_runs_do_not_count_as_left_over(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "made.toml").write_text(f"[experiment]\nrepeats = 12\n{SHORT}[[cells]]\n")
     plan = read_plan("made.toml", runs_folder=Path("runs"))

@@ -1,8 +1,6 @@
 """The order of runs in lanes, budget and failures, with runs that only say when they are made."""
 
-from collections.abc import Callable, Generator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from builders import make_record, make_status
@@ -10,7 +8,7 @@ from builders import make_record, make_status
 from common.run_folder.records import RunWriter, World
 from common.sites.table import read_sites
 from launch.experiments import series
-from launch.experiments.plan import ExperimentPlan, PlannedRun, read_plan
+from launch.experiments.plan import read_plan
 from launch.experiments.report import Estimator
 from launch.experiments.survey import SurveyedRun
 from launch.starting import lanes
@@ -36,13 +34,11 @@ METERED = [f"{name}-torch-mlp-np1-r2" for name in "abc"]
 
 
 @pytest.fixture
-def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def made(tmp_path, monkeypatch):
     """What happens, with runs of one step; cell c fails, and cell b takes nine."""
-    events: list[str] = []
+    events = []
 
-    def make_run(
-        plan: ExperimentPlan, planned: PlannedRun, *, lane: Lane, advance: Callable[[float, str], None]
-    ) -> Generator[None, None, SurveyedRun]:
+    def make_run(plan, planned, *, lane, advance):
         events.append(f"{planned.name} in {lane.number} of {lane.of}")
         for _ in range(9 if planned.name.startswith("b") else 1):
             yield
@@ -57,16 +53,14 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return events
 
 
-def estimator(text: str = ALL) -> Estimator:
+def estimator(text=ALL):
     Path("made.toml").write_text(text)
     plan = read_plan("made.toml", runs_folder=Path("runs"))
     plan.folder.mkdir(parents=True, exist_ok=True)
     return Estimator(plan, read_sites(), "local")
 
 
-def test_runs_are_made_side_by_side_and_metered_ones_alone_after_them(
-    made: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_runs_are_made_side_by_side_and_metered_ones_alone_after_them(made, capsys):
     assert not series.make_missing(estimator(), TWO)
     assert made == [
         f"{A} in 1 of 2", f"{B} in 2 of 2", f"{A} ends", f"{C} in 1 of 2", f"{C} ends", f"{B} ends",
@@ -78,12 +72,12 @@ def test_runs_are_made_side_by_side_and_metered_ones_alone_after_them(
     assert "1 run failed; the same command runs what is missing once more" in shown
 
 
-def test_in_one_lane_runs_follow_each_other_in_the_order_of_the_plan(made: list[str], tmp_path: Path) -> None:
+def test_in_one_lane_runs_follow_each_other_in_the_order_of_the_plan(made, tmp_path):
     assert series.make_missing(estimator(PLAN + CELLS.format("a") + CELLS.format("b")), [WHOLE_HOST])
     assert [event.split()[0] for event in made[::2]] == [A, B, METERED[0], METERED[1]]
 
 
-def test_a_task_of_an_array_notes_what_it_has_finished(made: list[str], tmp_path: Path) -> None:
+def test_a_task_of_an_array_notes_what_it_has_finished(made, tmp_path):
     note = tmp_path / "note"
     only_c = estimator(PLAN.replace("metered = [2]", "").replace("repeats = 2", "") + CELLS.format("c"))
     assert not series.make_missing(only_c, [Lane(number=1, of=2)], note=note)
@@ -93,17 +87,17 @@ def test_a_task_of_an_array_notes_what_it_has_finished(made: list[str], tmp_path
 
 
 @pytest.mark.parametrize("count", [1, 2])
-def test_a_spent_budget_starts_nothing_more(count: int, made: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_spent_budget_starts_nothing_more(count, made, capsys):
     poor = estimator(ALL.replace("repeats = 2", "repeats = 2\nbudget_minutes = 0.0001"))
     assert not series.make_missing(poor, TWO[:count])
     assert made == []
     assert capsys.readouterr().out.count("the budget of 0.0001 minutes is spent: 6 runs not started") == 1
 
 
-def test_runs_that_were_made_otherwise_are_pointed_out(made: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_runs_that_were_made_otherwise_are_pointed_out(made, capsys):
     one = estimator()
     planned = one.plan.runs[0]
-    values: dict[str, Any] = {"size": 1, "local_size": 1, "hosts": ["a"], "controller": "none", "threads_per_rank": 1,
+    values = {"size": 1, "local_size": 1, "hosts": ["a"], "controller": "none", "threads_per_rank": 1,
                               "cores": 1, "oversubscribed": False, "devices": ["cpu"]}  # fmt: skip
     record = make_record(config=planned.config, status=make_status(), world=World(**values, at_once=4))
     RunWriter.create(one.plan.folder / planned.name, record).end("finished")

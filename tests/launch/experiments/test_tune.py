@@ -1,10 +1,7 @@
 """`python -m launch tune`: what is tried, what is refused, and a toy run of it."""
 
-from pathlib import Path
-from typing import Any
-
 import pytest
-from trainer_runs import child_environment
+from processes import child_environment
 
 from common.config import Config, parse_command_line
 from common.run_folder.records import read_run
@@ -16,7 +13,7 @@ from launch.experiments.tune import levers_of
 TASK = ["tune", "--framework", "torch", "--model", "mlp"]
 
 
-def host(cores: float, gpus: float = 0) -> HostResources:
+def host(cores, gpus=0):
     return HostResources(gpus=gpus, cores=cores)
 
 
@@ -35,9 +32,7 @@ def host(cores: float, gpus: float = 0) -> HostResources:
         ("torch", 1, host(8, gpus=1), {"compile": True, "channels_last": False, "pinned_memory": True}),
     ],
 )
-def test_settings_are_tried_that_change_something_here(
-    framework: str, np: int, here: HostResources, tried: dict[str, Any]
-) -> None:
+def test_settings_are_tried_that_change_something_here(framework, np, here, tried):
     cells = levers_of(framework, np=np, host=here)
     assert {name: value for cell in cells for name, value in cell.items() if name != "name"} == tried
 
@@ -53,13 +48,7 @@ def test_settings_are_tried_that_change_something_here(
         (["--dataset", "mnits"], "unknown data set. Received: 'mnits'"),
     ],
 )
-def test_bad_input_is_one_line_and_makes_nothing(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    arguments: list[str],
-    words: str,
-) -> None:
+def test_bad_input_is_one_line_and_makes_nothing(tmp_path, monkeypatch, capsys, arguments, words):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(tune, "this_host", lambda: host(2))
     assert main([*TASK, *arguments]) == 2
@@ -70,9 +59,7 @@ def test_bad_input_is_one_line_and_makes_nothing(
 
 @pytest.mark.ranks
 @pytest.mark.ci
-def test_a_toy_run_writes_a_recipe_and_is_complete_the_second_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_toy_run_writes_a_recipe_and_is_complete_the_second_time(tmp_path, monkeypatch, capfd):
     """Two runs of each show nothing, so what is tried together are the defaults."""
     for name, value in child_environment(tmp_path).items():
         monkeypatch.setenv(name, value)
@@ -87,10 +74,8 @@ def test_a_toy_run_writes_a_recipe_and_is_complete_the_second_time(
         f"{name}-torch-mlp-np1-r{repeat}" for name in ("default", "onednn", "beside", "together") for repeat in (1, 2)
     }
     tuned = [read_run(folder / f"{name}-torch-mlp-np1-r1").record.config for name in ("beside", "together")]
-    assert [isinstance(one, Config) and (one.model.tuned, one.training.seed) for one in tuned] == [
-        (False, tune.SEED_TOGETHER),
-        (True, tune.SEED_TOGETHER),
-    ]
+    expected = [(False, tune.SEED_TOGETHER), (True, tune.SEED_TOGETHER)]
+    assert [(one.model.tuned, one.training.seed) for one in tuned] == expected
     recipe = parse_command_line(["--recipe", str(folder / "recipe.toml")], program="train.py")
     assert recipe.model.tuned and recipe.model.model == "mlp" and recipe.device == Config().device
     printed = capfd.readouterr().out

@@ -27,7 +27,7 @@ NVCC_12, NVCC_13 = (Toolkit(home=Path(f"/usr/local/cuda-{version}"), version=ver
 A10G = Node(driver="580.95.05", capabilities=("8.6",), toolkits=(NVCC_13, NVCC_12))
 
 
-def chosen(there: Node, frameworks: tuple[str, ...] = BOTH) -> dict[str, int | None]:
+def chosen(there, frameworks=BOTH):
     """Return folder -> CUDA major of what is decided for a node."""
     return {one.folder: one.cuda for one in cuda.choose(there, frameworks)}
 
@@ -51,10 +51,8 @@ def chosen(there: Node, frameworks: tuple[str, ...] = BOTH) -> dict[str, int | N
         ({"architecture": "aarch64"}, ("torch",), {".venv": 13}),
     ],
 )
-def test_each_node_gets_what_works_there(
-    changes: dict[str, object], frameworks: tuple[str, ...], expected: dict[str, int]
-) -> None:
-    assert chosen(dataclasses.replace(A10G, **changes), frameworks) == expected  # type: ignore[arg-type]
+def test_each_node_gets_what_works_there(changes, frameworks, expected):
+    assert chosen(dataclasses.replace(A10G, **changes), frameworks) == expected
 
 
 @pytest.mark.parametrize(
@@ -75,16 +73,16 @@ def test_each_node_gets_what_works_there(
         ),
     ],
 )
-def test_what_cannot_work_is_one_line(changes: dict[str, object], frameworks: tuple[str, ...], words: str) -> None:
+def test_what_cannot_work_is_one_line(changes, frameworks, words):
     with pytest.raises(UserError, match=words) as caught:
-        cuda.choose(dataclasses.replace(A10G, **changes), frameworks)  # type: ignore[arg-type]
+        cuda.choose(dataclasses.replace(A10G, **changes), frameworks)
     assert "\n" not in str(caught.value)
     nothing_at_all = changes.get("architecture") == "ppc64le"
     assert ("use other machines" if nothing_at_all else "GPU=0") in str(caught.value)
     assert nothing_at_all == ("GPU=0" not in str(caught.value))
 
 
-def test_a_toolkit_too_old_for_the_gpus_does_not_hide_a_later_one() -> None:
+def test_a_toolkit_too_old_for_the_gpus_does_not_hide_a_later_one():
     old, pips = (Toolkit(home=Path(f"/{version}"), version=version) for version in ("12.4", "13.0"))
     there = dataclasses.replace(A10G, capabilities=("9.0", "12.0"), toolkits=(pips, old, NVCC_12))
     assert there.toolkit(12) == NVCC_12
@@ -92,12 +90,12 @@ def test_a_toolkit_too_old_for_the_gpus_does_not_hide_a_later_one() -> None:
     assert dataclasses.replace(there, capabilities=("9.0",)).toolkit(12) == old
 
 
-def text_of(request: Request, machine: Machine) -> str:
+def text_of(request, machine):
     """Return the plan as it is printed."""
     return setup_plan.describe(setup_plan.plan(request, machine=machine))
 
 
-def test_both_frameworks_on_cuda_12_are_installed_beside_each_other() -> None:
+def test_both_frameworks_on_cuda_12_are_installed_beside_each_other():
     text = text_of(Request(root=ROOT, cuda=12, capabilities=("8.0", "9.0")), Machine(toolkit=NVCC_12))
     assert "torch==2.13.0+cu126" in text
     assert "'tensorflow[and-cuda]==2.21.0'" in text
@@ -110,7 +108,7 @@ def test_both_frameworks_on_cuda_12_are_installed_beside_each_other() -> None:
     assert text.count("horovod_trial.py --nccl") == 2
 
 
-def test_pytorch_on_cuda_13_is_not_taken_for_the_cpu_and_is_compiled_by_pips_nvcc() -> None:
+def test_pytorch_on_cuda_13_is_not_taken_for_the_cpu_and_is_compiled_by_pips_nvcc():
     request = Request(root=ROOT, frameworks=("torch",), cuda=13, capabilities=("9.0",), folder=".venv-torch")
     text = text_of(request, Machine())
     assert "torch===2.13.0 torchvision===0.28.0" in text
@@ -118,36 +116,36 @@ def test_pytorch_on_cuda_13_is_not_taken_for_the_cpu_and_is_compiled_by_pips_nvc
     assert f"HOROVOD_CUDA_HOME={ROOT}/.venv-torch/lib/python3.11/site-packages/nvidia/cu13" in text
 
 
-def test_tensorflow_alone_gets_a_cudnn_that_has_code_for_v100() -> None:
+def test_tensorflow_alone_gets_a_cudnn_that_has_code_for_v100():
     text = text_of(Request(root=ROOT, frameworks=("keras",), cuda=12, capabilities=("7.0",)), Machine(toolkit=NVCC_12))
     assert "cuda12.txt 'tensorflow[and-cuda]==2.21.0'" in text
     assert setup_plan.pins(ROOT / "launch/installation/requirements")["nvidia-cudnn-cu12"] == "9.10.2.21"
 
 
-def test_the_build_of_a_framework_is_checked_before_horovod_is_compiled(tmp_path: Path) -> None:
+def test_the_build_of_a_framework_is_checked_before_horovod_is_compiled(tmp_path):
     request = Request(root=tmp_path, frameworks=("torch",), cuda=13)
     state = setup_state.SetupState(tmp_path)
     with setup_state.locked(state):
         runner = setup_run.Runner(request, state, Machine())
         for answer in ("None", "12.6"):
-            runner.ask = lambda _, answer=answer: f"{answer}\n"  # type: ignore[misc, assignment]
+            runner.ask = lambda _, answer=answer: f"{answer}\n"
             with pytest.raises(UserError, match=f"Received: CUDA {answer} instead of 13"):
                 runner.check_cuda("torch")
-        runner.ask = lambda _: "13.0\n"  # type: ignore[method-assign]
+        runner.ask = lambda _: "13.0\n"
         runner.check_cuda("torch")
 
 
 # What is found
 
 
-def program(path: Path, text: str) -> None:
+def program(path, text):
     """Write an executable shell script."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(f"#!/bin/sh\n{text}\n", encoding="utf-8")
     path.chmod(0o755)
 
 
-def toolkit(home: Path, version: str, *, header: bool = True, library: bool = True) -> Path:
+def toolkit(home, version, *, header=True, library=True):
     """Make what looks like a CUDA toolkit."""
     program(home / "bin" / "nvcc", f"echo 'Cuda compilation tools, release {version}, V{version}.88'")
     for wanted, path in ((header, "include/cuda_runtime.h"), (library, "lib64/libcudart.so.12")):
@@ -157,7 +155,7 @@ def toolkit(home: Path, version: str, *, header: bool = True, library: bool = Tr
     return home
 
 
-def test_only_whole_toolkits_are_taken(tmp_path: Path) -> None:
+def test_only_whole_toolkits_are_taken(tmp_path):
     whole = toolkit(tmp_path / "cuda-12.9", "12.9")
     (tmp_path / "cuda").symlink_to(whole)
     script = toolkit(tmp_path / "wrapper", "13.0", header=False, library=False)
@@ -171,18 +169,18 @@ def test_only_whole_toolkits_are_taken(tmp_path: Path) -> None:
     ] * 3
 
 
-def test_a_toolkit_with_its_headers_where_conda_has_them_is_whole(tmp_path: Path) -> None:
+def test_a_toolkit_with_its_headers_where_conda_has_them_is_whole(tmp_path):
     home = toolkit(tmp_path, "12.9", header=False)
     (home / "targets/x86_64-linux/include").mkdir(parents=True)
     (home / "targets/x86_64-linux/include/cuda_runtime.h").touch()
     assert node.find_toolkits([home]) == ((Toolkit(home=home, version="12.9"),), ())
 
 
-def test_a_folder_without_permission_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_without_permission_is_passed_over(tmp_path, monkeypatch):
     whole, shut = toolkit(tmp_path / "whole", "12.9"), tmp_path / "shut"
     ask = Path.exists
 
-    def exists(path: Path) -> bool:
+    def exists(path):
         if path.is_relative_to(shut):
             raise PermissionError(13, "Permission denied")
         return ask(path)
@@ -193,7 +191,7 @@ def test_a_folder_without_permission_is_passed_over(tmp_path: Path, monkeypatch:
     assert notes == (f"passed over {shut}/bin/nvcc: Permission denied",)
 
 
-def test_programs_that_print_no_utf_8_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_programs_that_print_no_utf_8_are_read(tmp_path, monkeypatch):
     program(tmp_path / "nvidia-smi", r"printf '580.95.05, 9.0\n\377\n'")
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     assert node.this_node().capabilities == ("9.0",)
@@ -201,7 +199,7 @@ def test_programs_that_print_no_utf_8_are_read(tmp_path: Path, monkeypatch: pyte
     assert node.nvcc_version(tmp_path / "nvcc") == "12.9"
 
 
-def test_the_driver_and_the_gpus_are_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_driver_and_the_gpus_are_asked(tmp_path, monkeypatch):
     program(tmp_path / "nvidia-smi", "echo '580.95.05, 9.0'; echo '580.95.05, 8.0'")
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     there = node.this_node()
@@ -209,16 +207,14 @@ def test_the_driver_and_the_gpus_are_asked(tmp_path: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("text", ["[N/A], 9.0", "ERR!, 9.0", ", 9.0"])
-def test_a_driver_without_a_version_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+def test_a_driver_without_a_version_is_one_line(tmp_path, monkeypatch, text):
     program(tmp_path / "nvidia-smi", f"echo '{text}'")
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     with pytest.raises(UserError, match="does not tell its version"):
         node.this_node()
 
 
-def test_a_hanging_nvidia_smi_is_given_up_and_the_drivers_file_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_hanging_nvidia_smi_is_given_up_and_the_drivers_file_read(tmp_path, monkeypatch):
     program(tmp_path / "nvidia-smi", "exec sleep 60")
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     monkeypatch.setattr(node, "PATIENCE_SECONDS", 0.2)
@@ -231,14 +227,14 @@ def test_a_hanging_nvidia_smi_is_given_up_and_the_drivers_file_read(
     assert node.gpu_present()
 
 
-def test_the_compiler_is_installed_where_none_that_knows_all_gpus_is_whole(tmp_path: Path) -> None:
+def test_the_compiler_is_installed_where_none_that_knows_all_gpus_is_whole(tmp_path):
     """A copy of the script that sees another /usr/local and another system, without a version or with one."""
     script, system = tmp_path / "cuda12.sh", tmp_path / "os-release"
     text = (ROOT / "launch/installation/cuda12.sh").read_text().replace("/etc/os-release", str(system))
     script.write_text(text.replace("/usr/local", str(tmp_path)))
     program(tmp_path / "python3", "exit 1")  # which would fetch NVIDIA's packages
 
-    def run() -> subprocess.CompletedProcess[str]:
+    def run():
         path = f"{tmp_path}:{os.environ['PATH']}"
         return subprocess.run(["bash", script], capture_output=True, text=True, check=False, env={"PATH": path})
 
@@ -259,7 +255,7 @@ def test_the_compiler_is_installed_where_none_that_knows_all_gpus_is_whole(tmp_p
 # Several environments
 
 
-def pretend(root: Path, environment: Environment) -> None:
+def pretend(root, environment):
     """Make what a finished set-up leaves."""
     state = setup_state.SetupState(root, environment.folder)
     request = Request(root=root, **dataclasses.asdict(environment))
@@ -276,7 +272,7 @@ APART = (
 )
 
 
-def test_environments_stay_as_they_were_made_and_make_room_for_others(tmp_path: Path) -> None:
+def test_environments_stay_as_they_were_made_and_make_room_for_others(tmp_path):
     single = Environment(folder=".venv", frameworks=BOTH)
     pretend(tmp_path, single)
     assert setup_state.remembered(tmp_path) == (single,)
@@ -291,7 +287,7 @@ def test_environments_stay_as_they_were_made_and_make_room_for_others(tmp_path: 
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".venv")]
 
 
-def test_an_environment_of_someone_else_is_not_removed(tmp_path: Path) -> None:
+def test_an_environment_of_someone_else_is_not_removed(tmp_path):
     (tmp_path / ".venv" / "bin").mkdir(parents=True)
     with (
         pytest.raises(UserError, match="was not made by this set-up"),
@@ -300,14 +296,12 @@ def test_an_environment_of_someone_else_is_not_removed(tmp_path: Path) -> None:
         pass
 
 
-def test_what_a_removal_leaves_after_an_interruption_is_not_used(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_removal_leaves_after_an_interruption_is_not_used(tmp_path, monkeypatch):
     single = Environment(folder=".venv", frameworks=BOTH)
     pretend(tmp_path, single)
     (tmp_path / ".venv" / "lib").mkdir()
 
-    def interrupted(_path: Path) -> None:
+    def interrupted(_path):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(shutil, "rmtree", interrupted)
@@ -321,7 +315,7 @@ def test_what_a_removal_leaves_after_an_interruption_is_not_used(
 class FakeSetUp:
     """Set-up whose plan is not run: it fails in the environments named, else it leaves what a real one leaves."""
 
-    def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch, *, there: Node, free: float = 100.0) -> None:
+    def __init__(self, root, monkeypatch, *, there, free=100.0):
         self.root, self.failing = root, set[str]()
         requirements = root / "launch" / "installation" / "requirements"
         shutil.copytree(ROOT / "launch" / "installation" / "requirements", requirements)
@@ -331,26 +325,24 @@ class FakeSetUp:
         monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=free * 1e9))
         monkeypatch.setattr(setup_run, "run_set_up", self.run)
 
-    def run(self, work: setup_run.Work) -> None:
+    def run(self, work):
         if work.request.folder in self.failing:
             raise UserError(f"{work.request.folder} fails")
         (work.state.venv / "bin").mkdir(exist_ok=True)
         (work.state.venv / "bin" / "python").touch()
         work.state.finish(work.request)
 
-    def __call__(self, *args: str) -> int:
+    def __call__(self, *args):
         return command.main(["--root", str(self.root), *args])
 
-    def folders(self) -> list[str]:
+    def folders(self):
         return sorted(path.name for path in self.root.iterdir() if path.name.startswith(".venv"))
 
 
 BLACKWELL = Node(driver="580.95.05", capabilities=("12.0",), toolkits=(NVCC_12,))
 
 
-def test_where_one_framework_fails_the_other_can_be_used(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_where_one_framework_fails_the_other_can_be_used(tmp_path, monkeypatch, capsys):
     set_up = FakeSetUp(tmp_path, monkeypatch, there=BLACKWELL)
     set_up.failing = {".venv-keras"}
     assert set_up("--gpu") == 2
@@ -363,9 +355,7 @@ def test_where_one_framework_fails_the_other_can_be_used(
     assert set_up.folders() == [".venv", ".venv-keras", ".venv-torch"]
 
 
-def test_an_interruption_in_the_first_environment_forgets_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interruption_in_the_first_environment_forgets_nothing(tmp_path, monkeypatch):
     set_up = FakeSetUp(tmp_path, monkeypatch, there=BLACKWELL)
     set_up.failing = {".venv-torch"}
     assert set_up("--gpu") == 2
@@ -375,7 +365,7 @@ def test_an_interruption_in_the_first_environment_forgets_nothing(
     assert (tmp_path / ".venv" / "bin" / "python").exists()
 
 
-def test_after_a_failure_less_can_be_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_after_a_failure_less_can_be_asked_for(tmp_path, monkeypatch):
     set_up = FakeSetUp(tmp_path, monkeypatch, there=A10G)
     set_up.failing = {".venv"}
     assert set_up("--gpu") == 2
@@ -391,10 +381,7 @@ def test_after_a_failure_less_can_be_asked_for(tmp_path: Path, monkeypatch: pyte
         (("--gpu", "--wheels", "/nonexistent"), 100.0, "WHEELS names no folder"),
     ],
 )
-def test_nothing_is_removed_before_all_checks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], args: tuple[str, ...],
-    free: float, words: str,
-) -> None:  # fmt: skip
+def test_nothing_is_removed_before_all_checks(tmp_path, monkeypatch, capsys, args, free, words):
     set_up = FakeSetUp(tmp_path, monkeypatch, there=BLACKWELL, free=free)
     pretend(tmp_path, Environment(folder=".venv", frameworks=BOTH))
     assert set_up(*args) == 2
@@ -424,11 +411,11 @@ MPIRUNS_LINES = (
         (f"keras_impl/horovod_trial.py: error: two copies of a. Received: b\n{MPIRUNS_LINES}", "two copies of a"),
     ],
 )
-def test_what_mpirun_adds_does_not_hide_the_reason(output: str, words: str) -> None:
+def test_what_mpirun_adds_does_not_hide_the_reason(output, words):
     assert words in setup_run.explain(output)[0]
 
 
-def test_a_trial_that_hangs_is_ended(tmp_path: Path) -> None:
+def test_a_trial_that_hangs_is_ended(tmp_path):
     state = setup_state.SetupState(tmp_path)
     with setup_state.locked(state):
         state.begin(Request(root=tmp_path))
@@ -437,7 +424,7 @@ def test_a_trial_that_hangs_is_ended(tmp_path: Path) -> None:
             runner.run(Command((sys.executable, "-c", "import time; time.sleep(60)"), seconds=1))
 
 
-def test_a_folder_of_wheels_says_what_it_is_for(tmp_path: Path) -> None:
+def test_a_folder_of_wheels_says_what_it_is_for(tmp_path):
     packed.pack(tmp_path, [Environment(folder=".venv", frameworks=BOTH)])
     assert packed.unpack(tmp_path) == ()
     packed.pack(tmp_path, APART)
@@ -450,13 +437,13 @@ def test_a_folder_of_wheels_says_what_it_is_for(tmp_path: Path) -> None:
         packed.unpack(tmp_path)
 
 
-def test_set_up_asks_the_machine_only_when_it_has_to_decide(tmp_path: Path) -> None:
+def test_set_up_asks_the_machine_only_when_it_has_to_decide(tmp_path):
     """What was made or packed stays; another node or `GPU=0` is a new decision."""
 
-    def decided(*args: str) -> tuple[Environment, ...]:
+    def decided(*args):
         return command.decide(command.parse(["--root", str(tmp_path), *args]), wheels, look)
 
-    def refuse() -> Node:
+    def refuse():
         raise AssertionError("the machine was asked")
 
     wheels, look = None, lambda: A10G
@@ -477,9 +464,7 @@ def test_set_up_asks_the_machine_only_when_it_has_to_decide(tmp_path: Path) -> N
         decided("--need", "keras")
 
 
-def test_environments_that_this_driver_cannot_run_are_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_environments_that_this_driver_cannot_run_are_refused(tmp_path, monkeypatch, capsys):
     (tmp_path / "pyproject.toml").write_text("")
     pretend(tmp_path, APART[0])
     monkeypatch.setattr(command, "this_node", lambda: Node(driver="550.54.15"))
@@ -490,27 +475,27 @@ def test_environments_that_this_driver_cannot_run_are_refused(
 # The command line
 
 
-def dry_run(*args: str) -> subprocess.CompletedProcess[str]:
+def dry_run(*args):
     """Print the plan, as a user would."""
     command = [sys.executable, str(ROOT / "launch" / "setup.py"), "--dry-run", *args]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
 
 
-def test_a_described_node_that_cannot_carry_a_framework_is_refused() -> None:
+def test_a_described_node_that_cannot_carry_a_framework_is_refused():
     done = dry_run("--node", "cte-power")
     assert done.returncode == 2
     assert done.stderr.startswith("setup: error: PyTorch cannot use this node's GPU. Received: CUDA 12 has no wheels")
     assert done.stderr.count("\n") == 1
 
 
-def test_a_described_node_is_planned_with_its_reasons() -> None:
+def test_a_described_node_is_planned_with_its_reasons():
     done = dry_run("--node", "aws-p3")
     assert done.returncode == 0, done.stderr
     assert "compute capability 7.0; CUDA toolkits: 12.4 in cuda-12.4" in done.stdout
     assert "# .venv: PyTorch and TensorFlow with CUDA 12; nvcc 12.4 in cuda-12.4; Horovod for 7.0" in done.stdout
 
 
-def test_a_node_that_nobody_knows_is_refused() -> None:
+def test_a_node_that_nobody_knows_is_refused():
     done = dry_run("--node", "nowhere")
     assert done.returncode == 2
     assert "--node names no site. Received: nowhere" in done.stderr
@@ -529,7 +514,7 @@ compute_capability = "12.0"
 """
 
 
-def test_a_site_of_ones_own_is_described(tmp_path: Path) -> None:
+def test_a_site_of_ones_own_is_described(tmp_path):
     file = tmp_path / "ours.toml"
     file.write_text(SITE)
     there = node.described_node(str(file))
@@ -558,7 +543,7 @@ def test_a_site_of_ones_own_is_described(tmp_path: Path) -> None:
         ('[sites.ours]\ngpu = "theirs"', "[sites]\nours = [1]", "no valid `ours`. Received: [1]"),
     ],
 )
-def test_a_value_of_a_site_that_is_none_is_one_line(tmp_path: Path, old: str, new: str, words: str) -> None:
+def test_a_value_of_a_site_that_is_none_is_one_line(tmp_path, old, new, words):
     assert old in SITE
     text = SITE.replace(old, new)
     if "launch = [1]" in new or "software = " in new:  # the table is no table
@@ -571,7 +556,7 @@ def test_a_value_of_a_site_that_is_none_is_one_line(tmp_path: Path, old: str, ne
 
 @pytest.mark.parametrize("name", [name for name in shipped_sites() if name.startswith(("aws", "gcp", "cte"))])
 @pytest.mark.parametrize("framework", BOTH)
-def test_a_site_refuses_a_framework_that_set_up_would_refuse_there(name: str, framework: str) -> None:
+def test_a_site_refuses_a_framework_that_set_up_would_refuse_there(name, framework):
     """Before machines are rented. Modules can bring PyTorch to CTE-POWER, a user an nvcc to ParallelCluster."""
     site, there = read_launch_site(name), node.described_node(name)
     try:
@@ -585,7 +570,7 @@ def test_a_site_refuses_a_framework_that_set_up_would_refuse_there(name: str, fr
         assert bool(refused) == (framework in site.refuses), refused
 
 
-def test_a_kind_of_node_that_a_site_lacks_is_refused_with_those_that_it_has() -> None:
+def test_a_kind_of_node_that_a_site_lacks_is_refused_with_those_that_it_has():
     with pytest.raises(UserError, match=r"aws has no such kind of node. Received: aws:p5. Use .*aws-p5-48xlarge"):
         node.described_node("aws:p5")
     assert node.described_node("aws:p5-48xlarge").capabilities == ("9.0",)
@@ -594,7 +579,7 @@ def test_a_kind_of_node_that_a_site_lacks_is_refused_with_those_that_it_has() ->
 # The trial
 
 
-def test_libraries_of_another_place_or_twice_are_found() -> None:
+def test_libraries_of_another_place_or_twice_are_found():
     ours = Path("/clone/.venv/lib/python3.11/site-packages/nvidia/nccl/lib/libnccl.so.2")
     elsewhere = Path("/usr/lib/x86_64-linux-gnu/libnccl.so.2")
     maps = f"7f0-7f1 r-xp 00000000 08:01 12  {ours}\n7f1-7f2 rw-p 00000000 00:00 0\n7f2-7f3 r-xp 0 08:01 9  {ours}\n"
@@ -610,14 +595,14 @@ def test_libraries_of_another_place_or_twice_are_found() -> None:
             horovod_trial.check_libraries(paths, environment=venv, needed=["libnccl.so"])
 
 
-def test_a_command_of_set_up_sees_nothing_of_a_job(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_command_of_set_up_sees_nothing_of_a_job(monkeypatch):
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     settings = setup_run.environment(Path("/clone/.venv"), Path("/cuda/bin"))
     assert "SLURM_JOB_ID" not in settings
     assert settings["PATH"].startswith("/clone/.venv/bin:/cuda/bin:")
 
 
-def test_a_full_disk_while_compiling_is_one_line(tmp_path: Path) -> None:
+def test_a_full_disk_while_compiling_is_one_line(tmp_path):
     state = setup_state.SetupState(tmp_path)
     with setup_state.locked(state):
         state.begin(Request(root=tmp_path))

@@ -5,28 +5,14 @@ Slurm and the preflight are programs made for the test here; `test_slurm.py` has
 
 import json
 import os
-from pathlib import Path
 
 import pytest
+import sites_and_jobs
 from made_programs import Answer, MadePrograms
-
-from launch import __main__ as launch
-
-SITE = """
-[launch]
-title = "ours"
-source = "ours"
-checked = 2026-11-21
-scheduler = "slurm"
-nodes = ["slurm"]
-python = {python}
-project_folder = {folder}
-setup = ["export FIRST='set up'", "{setup}"]
-environment = {{ SECOND = "$FIRST" }}
-"""
+from sites_and_jobs import own_site
 
 
-def found(**checks: tuple[str, str]) -> str:
+def found(**checks):
     """Return what a preflight prints: name -> result and line."""
     lines = [{"check": name, "result": result, "lines": [text]} for name, (result, text) in checks.items()]
     return "hello from a module\n" + json.dumps({"checks": lines}, indent=1) + "\n"
@@ -36,7 +22,7 @@ PASSED = {"software": ("ok", "as here"), "gpus": ("not checked", "only in the jo
 
 
 @pytest.fixture
-def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MadePrograms:
+def programs(tmp_path, monkeypatch):
     """A login node: `sbatch`, and the Python that a job would have, whose preflight passes."""
     made = MadePrograms(tmp_path / "project" / "bin")
     made.add("sbatch", Answer(out="7\n"))
@@ -46,19 +32,17 @@ def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MadePrograms:
     return made
 
 
-def submit(folder: Path, *words: str, setup: str = "true") -> int:
-    site = folder / "ours.toml"
+def submit(folder, *words, setup="true"):
     project = folder / "project"
-    site.write_text(
-        SITE.format(python=json.dumps(str(project / "bin/python")), folder=json.dumps(str(project)), setup=setup)
-    )
-    command = ["submit", "--site", str(site), "--jobs-folder", str(folder / "jobs"), "--name", "trial", *words]
-    return launch.main([*command, "--", "torch_impl/train.py", "--threads", "3"])
+    site = own_site(
+        folder, "slurm", python=str(project / "bin/python"), project_folder=str(project),
+        setup=["export FIRST='set up'", setup], environment={"SECOND": "$FIRST"},
+    )  # fmt: skip
+    words = ["--site", site, "--name", "trial", *words, "--", "torch_impl/train.py", "--threads", "3"]
+    return sites_and_jobs.submit(folder, *words)
 
 
-def test_the_jobs_preflight_is_made_in_its_shell(
-    tmp_path: Path, programs: MadePrograms, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_jobs_preflight_is_made_in_its_shell(tmp_path, programs, capsys):
     assert submit(tmp_path, "--gpus-per-node", "2") == 0
     look, sent = programs.records()
     what = ["--framework", "torch", "--device", "gpu", "--dataset", "mnist", "--threads", "3", "--memory-mb", "4"]
@@ -71,9 +55,7 @@ def test_the_jobs_preflight_is_made_in_its_shell(
     assert "on this login node 1 check passed; left to the job: gpus\n" in capsys.readouterr().err
 
 
-def test_what_fails_there_is_not_submitted(
-    tmp_path: Path, programs: MadePrograms, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_fails_there_is_not_submitted(tmp_path, programs, capsys):
     failures = {"horovod": ("failed", "n1: no NCCL. Compile it"), "data": ("failed", "no data. Bring it")}
     programs.add("python", Answer(out=found(**PASSED, **failures), code=2))
     assert submit(tmp_path) == 2
@@ -86,9 +68,7 @@ def test_what_fails_there_is_not_submitted(
     assert [words[0] for words in programs.calls()] == ["python", "sbatch"]
 
 
-def test_set_up_lines_that_fail_are_reported(
-    tmp_path: Path, programs: MadePrograms, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_set_up_lines_that_fail_are_reported(tmp_path, programs, capsys):
     assert submit(tmp_path, setup="echo no such module >&2; exit 3") == 2
     line = capsys.readouterr().err.splitlines()[-1]
     assert f"the job's shell fails on this login node: no such module. Received: {tmp_path}/ours.toml." in line

@@ -1,7 +1,5 @@
 """The cluster of the how-to for Slurm on AWS: ParallelCluster's own schema takes it, and the site fits it."""
 
-from pathlib import Path
-
 import pytest
 import yaml
 from cloud_parsers import ask
@@ -12,7 +10,7 @@ CLUSTER = SITE_FILES / "aws-parallelcluster.yaml"
 
 
 @pytest.mark.ci
-def test_parallelcluster_takes_the_cluster_that_the_site_is_for(tmp_path: Path) -> None:
+def test_parallelcluster_takes_the_cluster_that_the_site_is_for(tmp_path):
     wrong = tmp_path / "wrong.yaml"
     wrong.write_text(yaml.safe_dump({**yaml.safe_load(CLUSTER.read_text()), "Queues": []}))
     variables = {"AWS_DEFAULT_REGION": "us-east-1", "AWS_EC2_METADATA_DISABLED": "true"}

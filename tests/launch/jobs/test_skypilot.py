@@ -9,69 +9,53 @@ import os
 import shutil
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
+import sites_and_jobs
 import yaml
 from builders import make_run
 from cloud_parsers import ask
 from made_programs import Answer, MadePrograms
 from rendered_files import FOLDER, assert_as_kept
+from sites_and_jobs import HOSTILE, ROOT, job_record
 
 from common.errors import UserError
-from common.run_folder.records import World, now, read_run
+from common.run_folder.records import read_run
 from common.sites.table import read_sites
 from common.utils.timestamps import BEGAN_AT, STARTED_AT, SUBMITTED_AT
 from launch import __main__ as launch
-from launch.jobs.job import Job, JobRecord, write_record
+from launch.jobs.job import write_record
 from launch.jobs.schedulers import skypilot
 from launch.sites.site_files import read_launch_site
 
-ROOT = Path(__file__).resolve().parents[3]
 _BASH = str(shutil.which("bash"))
-HOSTILE = ["a b", "it's", 'say "x"', "$(touch hit)", "`touch hit`", ";touch hit", "a&&touch hit", "$HOME", "*", "\\",
-           "1e-3", "-x"]  # fmt: skip
+HANG_SECONDS = 120
 SMALL = ("--model", "mlp", "--epochs", "1", "--max-steps", "2", "--device", "cpu")
 DATA = ("--dataset", "synthetic:1200x28x28x1x10")
-BUCKET = 'runs_folder = "/bucket/runs"\ndata_folder = "/tmp/a b/$(touch hit)"\n'
+BUCKET = {"runs_folder": "/bucket/runs", "data_folder": "/tmp/a b/$(touch hit)"}
+OURS = {"bucket": "s3://ours"}
 
 
-def a_job(site: str = "aws-g4dn", **changes: Any) -> Job:
-    place = read_launch_site(site)
-    gpus = changes.get("gpus_per_node", 4)
-    default: dict[str, Any] = {
-        "name": "demo", "site": place, "node": place.node_for(gpus)[0], "nodes": 2, "ranks_per_node": 4,
-        "gpus_per_node": gpus, "program": "keras_impl/train.py", "experiment": None,
-        "arguments": ("--model", "resnet34", "--epochs", "3"), "minutes": 60,
-    }  # fmt: skip
-    return Job(**{**default, **changes})
+def own_site(folder, *, options=None, **lines):
+    return sites_and_jobs.own_site(folder, "skypilot", **lines, skypilot=options or {})
 
 
-def own_site(folder: Path, lines: str = "", options: str = "") -> str:
-    """Write a site of one's own; return its path."""
-    path = folder / "ours.toml"
-    path.write_text(
-        '[launch]\ntitle = "ours"\nsource = "ours"\nchecked = 2026-11-21\nscheduler = "skypilot"\n'
-        f'nodes = ["aws-g4dn-xlarge", "aws-g4dn-12xlarge"]\n{lines}\n[launch.skypilot]\n{options}\n'
-    )
-    return str(path)
+def a_job(site="aws-g4dn", **changes):
+    return sites_and_jobs.a_job(site, **{"arguments": ("--model", "resnet34", "--epochs", "3"), **changes})
 
 
-def task_of(job: Job) -> dict[str, Any]:
+def task_of(job):
     (text,) = skypilot.render(job).values()
-    task = yaml.safe_load(text)
-    assert isinstance(task, dict)
-    return task
+    return yaml.safe_load(text)
 
 
-def spot_job(folder: Path) -> Job:
-    site = own_site(folder, BUCKET, 'region = "us-east-1"\nbucket = "s3://ours"\ndisk_gb = 100')
+def spot_job(folder):
+    site = own_site(folder, **BUCKET, options={"region": "us-east-1", **OURS, "disk_gb": 100})
     return a_job(site, name="Demo_2", spot=True, repeats=2, seed=7, minutes=90, program="torch_impl/train.py")
 
 
-def examples(folder: Path) -> dict[str, Job]:
+def examples(folder):
     return {
         "aws-g4dn": a_job(),
         "aws-g5-experiment": a_job(
@@ -81,20 +65,20 @@ def examples(folder: Path) -> dict[str, Job]:
     }
 
 
-def test_gpus_are_named_where_the_instance_type_does_not_imply_them() -> None:
+def test_gpus_are_named_where_the_instance_type_does_not_imply_them():
     resources = task_of(a_job("gcp", nodes=1, gpus_per_node=8))["resources"]
     assert (resources["infra"], resources["instance_type"]) == ("gcp/us-central1", "a2-highgpu-8g")
     assert resources["accelerators"] == "A100:8"
     assert "accelerators" not in task_of(a_job("aws:p5-48xlarge", nodes=1, gpus_per_node=8))["resources"]
 
 
-def test_tasks_are_as_kept(tmp_path: Path) -> None:
+def test_tasks_are_as_kept(tmp_path):
     for name, job in examples(tmp_path).items():
         assert_as_kept(name, skypilot.render(job))
 
 
 @pytest.fixture(scope="module")
-def parsed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+def parsed(tmp_path_factory):
     """Return what SkyPilot's own parser says of kept tasks, and of some that it is to refuse."""
     folder = tmp_path_factory.mktemp("skypilot")
     write_catalog(folder / ".sky" / "catalogs" / "v8" / "aws" / "vms.csv")
@@ -114,7 +98,7 @@ _COLUMNS = (
 )
 
 
-def write_catalog(path: Path) -> None:
+def write_catalog(path):
     """Write what SkyPilot would fetch: the machines of the cloud, here those of our table that can still be had."""
     table = read_sites()
     path.parent.mkdir(parents=True)
@@ -131,7 +115,7 @@ def write_catalog(path: Path) -> None:
 
 
 @pytest.mark.ci
-def test_skypilot_takes_the_kept_tasks(parsed: dict[str, dict[str, Any]]) -> None:
+def test_skypilot_takes_the_kept_tasks(parsed):
     assert {"aws-g4dn", "aws-g5-experiment", "aws-spot"} <= set(parsed)
     for name in set(parsed) - {"unknown", "retired"}:
         task, answer = yaml.safe_load((FOLDER / name / skypilot.TASK).read_text()), parsed[name]
@@ -150,14 +134,14 @@ def test_skypilot_takes_the_kept_tasks(parsed: dict[str, dict[str, Any]]) -> Non
 
 
 @pytest.mark.ci
-def test_skypilot_refuses_what_it_does_not_know(parsed: dict[str, dict[str, Any]]) -> None:
+def test_skypilot_refuses_what_it_does_not_know(parsed):
     """So the test before this one can fail."""
     assert "Instead of 'nodes', did you mean 'num_nodes'?" in parsed["unknown"]["error"]
     assert "p3.8xlarge" in parsed["retired"]["error"]
 
 
 @pytest.fixture
-def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MadePrograms:
+def machine(tmp_path, monkeypatch):
     """A machine as SkyPilot leaves it: the project's copy with a set-up environment whose programs write down calls."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))  # of `mktemp -d`
     programs = MadePrograms(tmp_path / "home" / "sky_workdir" / ".venv" / "bin")
@@ -166,18 +150,16 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MadePrograms:
     return programs
 
 
-def run_there(
-    script: str, machine: MadePrograms, *, rank: int = 0, **variables: str
-) -> subprocess.CompletedProcess[str]:
+def run_there(script, machine, *, rank=0, **variables):
     home = machine.folder.parents[2]
     return subprocess.run(
-        [_BASH, "-c", script], cwd=home, capture_output=True, text=True,
+        [_BASH, "-c", script], cwd=home, capture_output=True, text=True, timeout=HANG_SECONDS,
         env={"HOME": str(home), "PATH": os.environ["PATH"], "SKYPILOT_NODE_RANK": str(rank),
              "SKYPILOT_NODE_IPS": "10.0.0.1\n10.0.0.2", "TMPDIR": str(home.parent), **variables},
     )  # fmt: skip
 
 
-def test_the_first_machine_starts_all_ranks(machine: MadePrograms) -> None:
+def test_the_first_machine_starts_all_ranks(machine):
     done = run_there(task_of(a_job())["run"], machine)
     assert done.returncode == 0, done.stderr
     look, start = machine.records()
@@ -192,18 +174,18 @@ def test_the_first_machine_starts_all_ranks(machine: MadePrograms) -> None:
     assert float(start["variables"][BEGAN_AT]) <= float(start["variables"][STARTED_AT])
 
 
-def test_mpi_finds_its_daemon_on_other_machines(machine: MadePrograms, tmp_path: Path) -> None:
+def test_mpi_finds_its_daemon_on_other_machines(machine, tmp_path):
     assert run_there(task_of(a_job(own_site(tmp_path), preflight=False))["run"], machine).returncode == 0
     (words,) = machine.calls()
     assert f"--mpi-args=--prefix {machine.folder.parent}" in words and "--mpi" in words
 
 
-def test_the_other_machines_leave_it_to_the_first(machine: MadePrograms) -> None:
+def test_the_other_machines_leave_it_to_the_first(machine):
     assert run_there(task_of(a_job())["run"], machine, rank=1).returncode == 0
     assert machine.calls() == []
 
 
-def test_a_failure_is_the_task_s_failure(machine: MadePrograms) -> None:
+def test_a_failure_is_the_task_s_failure(machine):
     machine.add("horovodrun", Answer(code=2))
     assert run_there(task_of(a_job(repeats=3))["run"], machine).returncode == 2
     machine.add("python", Answer(code=1))
@@ -211,38 +193,35 @@ def test_a_failure_is_the_task_s_failure(machine: MadePrograms) -> None:
     assert [words[0] for words in machine.calls()] == ["python", "horovodrun", "python"]
 
 
-def test_the_time_limit_ends_the_ranks(machine: MadePrograms) -> None:
+def test_the_time_limit_ends_the_ranks(machine):
     machine.add("horovodrun", Answer(seconds=600.0))
     assert run_there(task_of(a_job(minutes=90))["run"], machine, SECONDS="5400").returncode == 124
 
 
 @pytest.mark.ranks
 @pytest.mark.ci
-def test_the_script_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_script_trains(tmp_path, monkeypatch):
     """With the real launcher and trainer, on this machine as the only one."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))  # of `mktemp -d`
     (tmp_path / "sky_workdir").symlink_to(ROOT)
-    site = own_site(
-        tmp_path,
-        f"python = {json.dumps(sys.executable)}\nruns_folder = {json.dumps(str(tmp_path / 'my runs'))}\n"
-        'controller = "gloo"',
-    )
+    runs = str(tmp_path / "my runs")
+    site = own_site(tmp_path, python=sys.executable, runs_folder=runs, controller="gloo")
     job = a_job(
         site, nodes=1, ranks_per_node=2, gpus_per_node=1, program="torch_impl/train.py", arguments=SMALL + DATA,
         preflight=False,
     )  # fmt: skip
     done = subprocess.run(
-        ["bash", "-c", task_of(job)["run"]], capture_output=True, text=True,
+        ["bash", "-c", task_of(job)["run"]], capture_output=True, text=True, timeout=HANG_SECONDS,
         env={**os.environ, "HOME": str(tmp_path), "SKYPILOT_NODE_RANK": "0", "SKYPILOT_NODE_IPS": "127.0.0.1",
              "PYTHONPATH": str(ROOT)},
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     run = read_run(tmp_path / "my runs" / "demo")
     assert (run.state, run.record.site) == ("finished", "aws-g4dn-xlarge")
-    assert isinstance(run.record.world, World) and run.record.world.size == 2
+    assert run.record.world.size == 2
 
 
-def test_spot_runs_resume_from_the_bucket(machine: MadePrograms, tmp_path: Path) -> None:
+def test_spot_runs_resume_from_the_bucket(machine, tmp_path):
     """Each repeat has a seed and a folder of its own; the machine gets the user's site file."""
     job = spot_job(tmp_path)
     done = run_there(task_of(job)["run"], machine)
@@ -259,9 +238,9 @@ def test_spot_runs_resume_from_the_bucket(machine: MadePrograms, tmp_path: Path)
     assert not list(tmp_path.rglob("hit"))
 
 
-def test_no_field_is_read_by_the_shell(machine: MadePrograms, tmp_path: Path) -> None:
-    table = "".join(f"V{number} = {json.dumps(value)}\n" for number, value in enumerate(HOSTILE))
-    site = own_site(tmp_path, f"scratch_folder = {json.dumps(HOSTILE[3])}\n[launch.environment]\n{table}")
+def test_no_field_is_read_by_the_shell(machine, tmp_path):
+    variables = {f"V{number}": value for number, value in enumerate(HOSTILE)}
+    site = own_site(tmp_path, scratch_folder=HOSTILE[3], environment=variables)
     done = run_there(task_of(a_job(site, arguments=tuple(HOSTILE), preflight=False))["run"], machine)
     assert done.returncode == 0, done.stderr
     (call,) = machine.records()
@@ -272,7 +251,7 @@ def test_no_field_is_read_by_the_shell(machine: MadePrograms, tmp_path: Path) ->
     assert not list(tmp_path.rglob("hit")) and not Path("hit").exists()
 
 
-def set_up(programs: MadePrograms, **changes: Any) -> subprocess.CompletedProcess[str]:
+def set_up(programs, **changes):
     """Run the set-up on a machine that has these programs and no others."""
     script = task_of(a_job(**changes))["setup"]
     programs.add("cuda12.sh")
@@ -288,7 +267,7 @@ FIND = ["uv", "python", "find", "--managed-python", "--system", "3.11"]
 APT = ["sudo", "-n", "env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "-qq", "-o", "DPkg::Lock::Timeout=300"]
 
 
-def test_set_up_is_the_project_s_own(machine: MadePrograms) -> None:
+def test_set_up_is_the_project_s_own(machine):
     """With uv's Python, though the machine has one; for the trainer's framework, an experiment may need both."""
     for name, answers in {"uv": [UV], "make": [], "g++": [], "python3.11": []}.items():
         machine.add(name, *answers)
@@ -306,7 +285,7 @@ def test_set_up_is_the_project_s_own(machine: MadePrograms) -> None:
     assert machine.calls()[-1][-2:] == ["FRAMEWORKS=torch", "GPU=1"], "the site refuses the other"
 
 
-def test_a_compiler_is_installed_if_there_is_none(machine: MadePrograms) -> None:
+def test_a_compiler_is_installed_if_there_is_none(machine):
     for name, answers in {"uv": [UV], "make": [], "sudo": [Answer(to=["update"], code=100)]}.items():
         machine.add(name, *answers)
     assert set_up(machine).returncode == 0, "one bad list of packages is not the end"
@@ -315,7 +294,7 @@ def test_a_compiler_is_installed_if_there_is_none(machine: MadePrograms) -> None
 
 
 @pytest.mark.parametrize("sudo", [None, Answer(err="sudo: a password is required\n", code=1)])
-def test_without_a_compiler_and_sudo_it_ends_in_one_line(machine: MadePrograms, sudo: Answer | None) -> None:
+def test_without_a_compiler_and_sudo_it_ends_in_one_line(machine, sudo):
     machine.add("uv", UV)
     if sudo:
         machine.add("sudo", sudo)
@@ -327,7 +306,7 @@ def test_without_a_compiler_and_sudo_it_ends_in_one_line(machine: MadePrograms, 
 
 
 @pytest.mark.parametrize("uv", [None, Answer(err="error: Failed to download\n", code=1)])
-def test_without_uv_s_python_that_of_the_machine_is_taken(machine: MadePrograms, uv: Answer | None) -> None:
+def test_without_uv_s_python_that_of_the_machine_is_taken(machine, uv):
     for name in ("g++", "make"):
         machine.add(name)
     if uv:
@@ -341,95 +320,85 @@ def test_without_uv_s_python_that_of_the_machine_is_taken(machine: MadePrograms,
     assert machine.calls()[-1][2] == f"PYTHON={machine.folder / 'python3.11'}"
 
 
-def test_an_image_is_taken_as_it_is(tmp_path: Path) -> None:
-    site = own_site(
-        tmp_path, 'project_folder = "/opt/twins"\npython = "/opt/venv/bin/python"', 'image = "ours/twins:1"'
-    )
+def test_an_image_is_taken_as_it_is(tmp_path):
+    places = {"project_folder": "/opt/twins", "python": "/opt/venv/bin/python"}
+    site = own_site(tmp_path, **places, options={"image": "ours/twins:1"})
     task = task_of(a_job(site))
     assert task["resources"]["image_id"] == "docker:ours/twins:1" and not {"workdir", "setup"} & set(task)
     assert "\ncd /opt/twins\n" in task["run"] and "\nexport PATH=/opt/venv/bin:$PATH\n" in task["run"]
 
 
-def test_scripts_pass_shellcheck(tmp_path: Path) -> None:
+def test_scripts_pass_shellcheck(tmp_path):
     if shutil.which("shellcheck") is None:
         pytest.skip("shellcheck is not installed")
     words = ["shellcheck", "--shell=bash", "--exclude=SC2016", "-"]  # "$" in single quotes is meant to stay
     for job in examples(tmp_path).values():
         for script in (task_of(job)["setup"], task_of(job)["run"]):
-            done = subprocess.run(words, input=script, capture_output=True, text=True)
+            done = subprocess.run(words, input=script, capture_output=True, text=True, timeout=HANG_SECONDS)
             assert done.returncode == 0, done.stdout
 
 
 @pytest.mark.parametrize(
     ("lines", "options", "changes", "error"),
     [
-        ("", "", {"spot": True}, "spot machines may be taken away"),
-        ("", 'bucket = "s3://ours"', {}, "run folders would not be in the bucket. Received: runs_folder None"),
-        ('runs_folder = "/elsewhere"', 'bucket = "s3://ours"', {}, "run folders would not be in the bucket"),
-        (BUCKET, 'bucket = "ours"', {}, "skypilot.bucket: write a bucket and its kind"),
-        (BUCKET, 'bucket = "s3://$(x)"', {}, "skypilot.bucket: "),
-        ('launcher = "mpirun"', "", {}, "machines are joined by horovodrun. Received: launcher mpirun"),
-        ("", 'image = "ours"', {}, "an image needs the project's folder in it"),
-        ('project_folder = "/opt"', "", {}, "an image needs the project's folder in it"),
-        ("", "", {"name": "a" * 70}, "the name is too long there"),
-        ("", "", {"node": "cte-power"}, "the cloud knows this machine by no name. Received: cte-power"),
-        ("", "", {"program": None, "experiment": "/elsewhere/x.toml"}, "file is not in the project"),
-        ("", "", {"arguments": ("--recipe", "/elsewhere/x.toml")}, "recipe's file is not in the project"),
-        ("", "", {"arguments": ("--recipe=../x.toml",)}, "recipe's file is not in the project"),
+        ({}, {}, {"spot": True}, "spot machines may be taken away"),
+        ({}, OURS, {}, "run folders would not be in the bucket. Received: runs_folder None"),
+        ({"runs_folder": "/elsewhere"}, OURS, {}, "run folders would not be in the bucket"),
+        ({"launcher": "mpirun"}, {}, {}, "machines are joined by horovodrun. Received: launcher mpirun"),
+        ({}, {"image": "ours"}, {}, "an image needs the project's folder in it"),
+        ({"project_folder": "/opt"}, {}, {}, "an image needs the project's folder in it"),
+        ({}, {}, {"name": "a" * 70}, "the name is too long there"),
+        ({}, {}, {"node": "cte-power"}, "the cloud knows this machine by no name. Received: cte-power"),
+        ({}, {}, {"program": None, "experiment": "/elsewhere/x.toml"}, "file is not in the project"),
+        ({}, {}, {"arguments": ("--recipe", "/elsewhere/x.toml")}, "recipe's file is not in the project"),
+        ({}, {}, {"arguments": ("--recipe=../x.toml",)}, "recipe's file is not in the project"),
     ],
 )
-def test_what_a_task_needs_is_asked_for(
-    tmp_path: Path, lines: str, options: str, changes: dict[str, Any], error: str
-) -> None:
+def test_what_a_task_needs_is_asked_for(tmp_path, lines, options, changes, error):
     with pytest.raises(UserError) as caught:
-        skypilot.render(a_job(own_site(tmp_path, lines, options), **changes))
+        skypilot.render(a_job(own_site(tmp_path, **lines, options=options), **changes))
     assert error in str(caught.value) and "\n" not in str(caught.value)
 
 
-def test_an_experiment_s_file_in_the_project_comes_along() -> None:
+def test_an_experiment_s_file_in_the_project_comes_along():
     job = a_job(program=None, experiment=str(ROOT / "launch" / "experiments" / "shipped" / "smoke.toml"), arguments=())
     assert " experiment run launch/experiments/shipped/smoke.toml " in task_of(job)["run"]
 
 
 @pytest.mark.parametrize("folder", [f"{ROOT}/", ""])
-def test_a_recipe_in_the_project_comes_along(folder: str) -> None:
+def test_a_recipe_in_the_project_comes_along(folder):
     path = f"{folder}launch/recipes/notebook-mnist.toml"
     assert " --recipe launch/recipes/notebook-mnist.toml " in task_of(a_job(arguments=("--recipe", path)))["run"]
     assert " --recipe=launch/recipes/notebook-mnist.toml " in task_of(a_job(arguments=(f"--recipe={path}",)))["run"]
 
 
-def test_secrets_are_refused_and_the_shell_s_own_are_not_rendered(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_secrets_are_refused_and_the_shell_s_own_are_not_rendered(tmp_path, monkeypatch):
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "do-not-show")
     monkeypatch.setenv("HOROVOD_TWINS_ANYTHING", "do-not-show")
     for job in examples(tmp_path).values():
         assert "do-not-show" not in "".join(skypilot.render(job).values())
-    site = own_site(tmp_path, '[launch.environment]\nMY_API_TOKEN = "x"')
+    site = own_site(tmp_path, environment={"MY_API_TOKEN": "x"})
     with pytest.raises(UserError, match=r"scripts would show this secret.*secret store.*MY_API_TOKEN"):
         read_launch_site(site)
 
 
-def record(identifier: str = "demo", site: str = "aws-g4dn") -> JobRecord:
-    return JobRecord(name="demo", site=site, id=identifier, submitted_at=now(), command=[], size=8, repeats=1, runs=[])
+def record(identifier="demo", site="aws-g4dn", **changes):
+    return job_record(site, id=identifier, **changes)
 
 
 @pytest.fixture
-def sky(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MadePrograms:
+def sky(tmp_path, monkeypatch):
     programs = MadePrograms(tmp_path / "programs")
     programs.add("sky")
     monkeypatch.setenv("PATH", f"{programs.folder}:{os.environ['PATH']}")
     return programs
 
 
-def submit(folder: Path, *words: str) -> int:
-    trainer = ["--", "torch_impl/train.py", "--epochs", "1"]
-    return launch.main(["submit", "--jobs-folder", str(folder / "jobs"), "--name", "Demo.1", *words, *trainer])
+def submit(folder, *words):
+    return sites_and_jobs.submit(folder, "--name", "Demo.1", *words, "--", "torch_impl/train.py", "--epochs", "1")
 
 
-def test_a_job_is_submitted_from_the_project(
-    tmp_path: Path, sky: MadePrograms, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_job_is_submitted_from_the_project(tmp_path, sky, capsys):
     assert submit(tmp_path, "--site", "aws-g4dn", "--gpus-per-node", "1") == 0
     (call,) = sky.records()
     task = tmp_path / "jobs" / "Demo.1" / "task.yaml"
@@ -442,17 +411,15 @@ def test_a_job_is_submitted_from_the_project(
     assert json.loads((tmp_path / "jobs" / "Demo.1" / "job.json").read_text())["id"] == "demo-1"
 
 
-def test_a_spot_job_is_a_managed_one(tmp_path: Path, sky: MadePrograms, capsys: pytest.CaptureFixture[str]) -> None:
-    site = own_site(tmp_path, BUCKET, 'bucket = "s3://ours"')
+def test_a_spot_job_is_a_managed_one(tmp_path, sky, capsys):
+    site = own_site(tmp_path, **BUCKET, options=OURS)
     assert submit(tmp_path, "--site", site, "--spot") == 0
     task = tmp_path / "jobs" / "Demo.1" / "task.yaml"
     assert sky.calls() == [["sky", "jobs", "launch", "--yes", "--detach-run", "--name", "demo-1", str(task)]]
     assert "spot machines cost less" in capsys.readouterr().err
 
 
-def test_a_refusal_is_one_line_with_the_remedy(
-    tmp_path: Path, sky: MadePrograms, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_refusal_is_one_line_with_the_remedy(tmp_path, sky, capsys):
     sky.add("sky", Answer(code=1))
     assert submit(tmp_path, "--site", "aws-g4dn") == 2
     error = capsys.readouterr().err.splitlines()[-1]
@@ -460,9 +427,7 @@ def test_a_refusal_is_one_line_with_the_remedy(
     assert list((tmp_path / "jobs").iterdir()) == []  # so that the same command can be given again
 
 
-def test_a_missing_sky_is_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_missing_sky_is_one_line(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("PATH", str(tmp_path))
     assert submit(tmp_path, "--site", "aws-g4dn") == 2
     assert "sky is not installed. Received: no sky on PATH. Install it" in capsys.readouterr().err.splitlines()[-1]
@@ -479,7 +444,7 @@ def test_a_missing_sky_is_one_line(
         ("NEWLY_MADE", "unknown", "newly made"),
     ],
 )  # fmt: skip
-def test_states_of_a_cluster_s_job(tmp_path: Path, sky: MadePrograms, status: str, state: str, reason: str) -> None:
+def test_states_of_a_cluster_s_job(tmp_path, sky, status, state, reason):
     jobs = {"demo": [{"job_id": 1, "status": "FAILED"}, {"job_id": 2, "status": status}]}
     sky.add(
         "sky", Answer(to=["queue", "demo", "json"], out="Fetching job queue for: demo\n" + json.dumps(jobs, indent=2))
@@ -488,7 +453,7 @@ def test_states_of_a_cluster_s_job(tmp_path: Path, sky: MadePrograms, status: st
     assert (found.state, found.reason) == (state, reason)
 
 
-def test_states_of_a_managed_job(tmp_path: Path, sky: MadePrograms) -> None:
+def test_states_of_a_managed_job(tmp_path, sky):
     jobs = [
         {"job_id": 4, "job_name": "other", "status": "RUNNING"},
         {"job_id": 2, "job_name": "demo", "status": "FAILED"},
@@ -510,7 +475,7 @@ Failed to get the job queue for cluster 'demo'.
 """
 
 
-def test_what_is_not_json_is_one_line(tmp_path: Path, sky: MadePrograms) -> None:
+def test_what_is_not_json_is_one_line(tmp_path, sky):
     sky.add("sky", Answer(out="{ no\n"))
     with pytest.raises(UserError, match="sky printed no JSON"):
         skypilot.state(record(), tmp_path)
@@ -521,7 +486,7 @@ def test_what_is_not_json_is_one_line(tmp_path: Path, sky: MadePrograms) -> None
         skypilot.state(record(), tmp_path)
 
 
-def test_logs_and_cancel(tmp_path: Path, sky: MadePrograms) -> None:
+def test_logs_and_cancel(tmp_path, sky):
     assert skypilot.logs(record(), tmp_path) == ["sky", "logs", "demo", "--no-follow", "--tail", "0"]
     managed = record("managed job demo")
     assert skypilot.logs(managed, tmp_path) == ["sky", "jobs", "logs", "--name", "demo", "--no-follow", "--tail", "0"]
@@ -539,25 +504,25 @@ cd "{home}" && HOME="{home}" exec sh -c "$*"
 """
 
 
-def test_run_folders_are_fetched_from_the_first_machine(tmp_path: Path, sky: MadePrograms) -> None:
+def test_run_folders_are_fetched_from_the_first_machine(tmp_path, sky):
     sky.add("sky", Answer(to=["status", "demo"], out=json.dumps([{"name": "demo", "status": "UP"}])))
     ssh, home = sky.folder / "ssh", tmp_path / "home"
     ssh.write_text(SSH.format(home=home))
     ssh.chmod(0o755)
     make_run(home / "sky_workdir" / "runs" / "demo")
     (tmp_path / "jobs" / "demo").mkdir(parents=True)
-    write_record(tmp_path / "jobs" / "demo", replace(record(), runs=["runs/demo"]))
+    write_record(tmp_path / "jobs" / "demo", record(runs=["runs/demo"]))
     words = ["fetch", "demo", "--jobs-folder", str(tmp_path / "jobs"), "--folder", str(tmp_path / "here")]
     assert launch.main(words) == 0
     assert read_run(tmp_path / "here" / "demo").state == "finished"
 
 
-def test_the_shell_is_that_of_the_first_machine(tmp_path: Path, sky: MadePrograms) -> None:
+def test_the_shell_is_that_of_the_first_machine(tmp_path, sky):
     sky.add("sky", Answer(to=["status", "demo"], out=json.dumps([{"name": "demo", "status": "UP"}])))
     assert skypilot.shell(record(), tmp_path) == ["ssh", "demo", "cd sky_workdir &&"]
     sky.add("sky", Answer(to=["status", "demo"], out=json.dumps([{"name": "demo", "status": "STOPPED"}])))
     with pytest.raises(UserError, match=r"the machines are not up.*Start them with: sky start demo"):
         skypilot.shell(record(), tmp_path)
-    site = own_site(tmp_path, BUCKET, 'bucket = "s3://ours"')
+    site = own_site(tmp_path, **BUCKET, options=OURS)
     with pytest.raises(UserError, match=r"aws s3 sync s3://ours/runs runs"):
         skypilot.shell(record("managed job demo", site), tmp_path)

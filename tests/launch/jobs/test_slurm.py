@@ -6,7 +6,6 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -14,12 +13,13 @@ from pathlib import Path
 
 import psutil
 import pytest
+from processes import environment
 from real_slurm import ENDED, NODES, POLL_SECONDS, WAIT_SECONDS, Slurm, real_slurm, why_not
-from rule_workers import environment
+from sites_and_jobs import own_site
 from two_hosts import INTERFACE, SSH_PORT, several_hosts
 
 from analysis import __main__ as analysis
-from common.run_folder.records import Run, Status, Totals, World, read_run
+from common.run_folder.records import read_run
 from launch import __main__ as launch
 
 pytestmark = pytest.mark.cluster
@@ -30,45 +30,16 @@ SMALL = ["--device", "cpu", "--threads", "1", "--dataset", "synthetic:600x28x28x
          "--epochs", "5"]  # fmt: skip
 TRAINERS = {"torch": "torch_impl/train.py", "keras": "keras_impl/train.py"}
 
-SITE = """
-[launch]
-title = "the Slurm of the tests"
-source = "the tests"
-checked = 2026-11-21
-scheduler = "slurm"
-launcher = "{launcher}"
-controller = "{controller}"
-nodes = ["slurm"]
-runs_folder = {runs}
-# As where modules are not set up in batch scripts, and some must stay.
-setup = ['module() {{ echo "module $*, as $TWINS_SITE is the site"; }}']
-environment = {{ TWINS_SITE = "ours" }}
-modules = ["openmpi/4"]
-purge = false
 
-[launch.slurm]
-partition = "tests"
-memory = "900M"
-notice_seconds = 90
-extra = ["--comment=test"]
-"""
+def site_of(folder, **changes):
+    """Write a site as where modules are not set up in batch scripts, and some must stay; return its path."""
+    options = {"partition": "tests", "memory": "900M", "notice_seconds": 90, "extra": ["--comment=test"]}
+    return own_site(
+        folder, "slurm", runs_folder=str(folder / "runs"), modules=["openmpi/4"], purge=False, **changes,
+        setup=['module() { echo "module $*, as $TWINS_SITE is the site"; }'],
+        environment={"TWINS_SITE": "ours"}, slurm=options,
+    )  # fmt: skip
 
-# Two hosts that ssh reaches.
-HOSTS = """
-[launch]
-title = "two hosts"
-source = "the tests"
-checked = 2026-11-21
-scheduler = "hosts"
-controller = "gloo"
-nodes = ["hosts"]
-network_interface = "{interface}"
-
-[launch.hosts]
-names = ["a:1", "b:1"]
-ssh_port = {port}
-identity_file = "{key}"
-"""
 
 TINY = """
 [[cells]]
@@ -108,7 +79,7 @@ if job.startswith(("held", "struck")) and "SLURM_RESTART_COUNT" not in os.enviro
 
 
 @pytest.fixture(scope="module")
-def slurm() -> Iterator[Slurm]:
+def slurm():
     """A cluster of two nodes for all tests of this file."""
     reason = why_not()
     if reason:
@@ -124,37 +95,33 @@ class Desk:
     slurm: Slurm
     folder: Path
 
-    def submit(
-        self, name: str, *words: str, launcher: str = "srun", controller: str = "mpi", preflight: bool = False
-    ) -> str:
+    def submit(self, name, *words, launcher="srun", controller="mpi", preflight=False):
         """Submit a job by our command; return Slurm's number."""
-        site = self.folder / f"{launcher}-{controller}.toml"
-        runs = json.dumps(str(self.folder / "runs"))  # as TOML writes a text, too
-        site.write_text(SITE.format(launcher=launcher, controller=controller, runs=runs))
+        site = site_of(self.folder, name=f"{launcher}-{controller}", launcher=launcher, controller=controller)
         cut = words.index("--")
         own, trainer = words[:cut], words[cut:]
-        command = ["submit", "--site", str(site), "--jobs-folder", self.jobs, "--name", name, "--minutes", "10"]
+        command = ["submit", "--site", site, "--jobs-folder", self.jobs, "--name", name, "--minutes", "10"]
         assert launch.main([*command, *([] if preflight else ["--no-preflight"]), *own, *trainer]) == 0
         return str(json.loads((self.folder / "jobs" / name / "job.json").read_text())["id"])
 
     @property
-    def jobs(self) -> str:
+    def jobs(self):
         """The folder of the jobs."""
         return str(self.folder / "jobs")
 
-    def run(self, name: str) -> Run:
+    def run(self, name):
         """Return a run that a job has written."""
         return read_run(self.folder / "runs" / name)
 
-    def weights(self, name: str) -> bytes:
+    def weights(self, name):
         """Return the final weights of a run."""
         return (self.folder / "runs" / name / "weights.safetensors").read_bytes()
 
-    def log(self, name: str) -> str:
+    def log(self, name):
         """Return what a job has printed."""
         return "".join(file.read_text() for file in (self.folder / "jobs" / name).glob("output*.log"))
 
-    def wait_until(self, condition: Callable[[], bool], *, job: str, name: str) -> None:
+    def wait_until(self, condition, *, job, name):
         """Wait for something that a job does; fail if it ends before."""
         deadline = time.monotonic() + WAIT_SECONDS
         while not condition():
@@ -164,14 +131,14 @@ class Desk:
 
 
 @pytest.fixture(scope="module")
-def desk(slurm: Slurm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
+def desk(slurm, tmp_path_factory):
     """Where the tests of this file submit; what is submitted there has the environment of a user of the cluster."""
     with desk_of(slurm, tmp_path_factory.mktemp("desk of $(whoami)")) as desk:
         yield desk
 
 
 @contextmanager
-def desk_of(slurm: Slurm, folder: Path) -> Iterator[Desk]:
+def desk_of(slurm, folder):
     """Return where to submit to a cluster."""
     (folder / "sitecustomize.py").write_text(HOLD)
     variables = environment() | slurm.environment | {"HOROVOD_TWINS_CACHE": str(folder / "cache")}
@@ -183,7 +150,7 @@ def desk_of(slurm: Slurm, folder: Path) -> Iterator[Desk]:
 
 
 @pytest.fixture(scope="module")
-def done(desk: Desk) -> dict[str, str]:
+def done(desk):
     """Submit what takes long, all at once, and wait for its end; return name -> Slurm's number.
 
     Runs of both trainers are stopped in the middle and then hit by the time limit, in which others are done: PyTorch
@@ -225,21 +192,19 @@ def done(desk: Desk) -> dict[str, str]:
     return {**held, **whole, "failing": failing_job}
 
 
-def _shorten(slurm: Slurm, job: str) -> None:
+def _shorten(slurm, job):
     """Bring the time limit of a job near, to 1 to 2 minutes from now, which keeps the test short."""
     hours, minutes, _ = slurm.job(job)["RunTime"].split(":")
     slurm.command("scontrol", "update", f"JobId={job}", f"TimeLimit={60 * int(hours) + int(minutes) + 2}")
 
 
 @pytest.mark.parametrize("framework", ["torch", "keras"])
-def test_a_requeued_run_ends_with_the_weights_of_an_uninterrupted_one(
-    framework: str, desk: Desk, done: dict[str, str]
-) -> None:
+def test_a_requeued_run_ends_with_the_weights_of_an_uninterrupted_one(framework, desk, done):
     name, whole = f"held-{framework}", {"torch": "torch-r1", "keras": "keras"}[framework]
     run = desk.run(name)
     assert run.state == "finished" and run.record.site == "slurm"
-    assert run.record.status.resumed_after_epochs == [HELD_AFTER]  # type: ignore[union-attr]
-    assert run.record.world.hosts == list(NODES)  # type: ignore[union-attr]
+    assert run.record.status.resumed_after_epochs == [HELD_AFTER]
+    assert run.record.world.hosts == list(NODES)
     assert [epoch.epoch for epoch in run.epochs] == [1, 2, 3, 4, 5]
     assert desk.weights(name) == desk.weights(whole)
     log = desk.log(name)
@@ -248,33 +213,31 @@ def test_a_requeued_run_ends_with_the_weights_of_an_uninterrupted_one(
 
 
 @pytest.mark.parametrize("framework", ["torch", "keras"])
-def test_ranks_that_end_are_restarted_within_the_job(framework: str, desk: Desk, done: dict[str, str]) -> None:
+def test_ranks_that_end_are_restarted_within_the_job(framework, desk, done):
     name, whole = f"struck-{framework}", {"torch": "torch-r1", "keras": "keras"}[framework]
     run, log = desk.run(name), desk.log(name)
     assert run.state == "finished", log
-    assert run.record.status.resumed_after_epochs == [HELD_AFTER]  # type: ignore[union-attr]
+    assert run.record.status.resumed_after_epochs == [HELD_AFTER]
     assert "restart 1 of 1" in log and "turn 2" not in log
     assert desk.weights(name) == desk.weights(whole)
 
 
-def test_runs_record_what_their_start_cost(desk: Desk, done: dict[str, str]) -> None:
+def test_runs_record_what_their_start_cost(desk, done):
     launchers = {"held-torch": "srun", "held-keras": "srun", "torch-r1": "mpirun", "keras": "horovodrun"}
     for name, launcher in launchers.items():
         record = desk.run(name).record
-        assert isinstance(record.totals, Totals) and isinstance(record.world, World)
         assert record.world.launcher == launcher
         launch, queue = record.totals.launch_seconds, record.totals.queue_seconds
-        assert isinstance(launch, float) and launch > 0 and isinstance(queue, float) and queue >= 0
+        assert launch > 0 and queue >= 0
         if name.startswith("held"):  # of the last start: what the first turn took is not waiting
-            assert isinstance(record.status, Status)
             submitted = json.loads((desk.folder / "jobs" / name / "job.json").read_text())["submitted_at"]
             whole = datetime.fromisoformat(record.status.started_at) - datetime.fromisoformat(submitted)
             assert launch + queue < whole.total_seconds() - 10
 
 
-def test_an_array_runs_each_repeat_with_a_seed_of_its_own(desk: Desk, done: dict[str, str]) -> None:
+def test_an_array_runs_each_repeat_with_a_seed_of_its_own(desk, done):
     runs = [desk.run(name) for name in ("torch-r1", "torch-r2")]
-    assert [run.record.config.training.seed for run in runs] == [1, 2]  # type: ignore[union-attr]
+    assert [run.record.config.training.seed for run in runs] == [1, 2]
     assert {run.state for run in runs} == {"finished"} and {run.record.site for run in runs} == {"slurm"}
     assert desk.weights("torch-r1") != desk.weights("torch-r2")
     assert sorted(path.name for path in (desk.folder / "jobs/torch").glob("output*")) == [
@@ -283,9 +246,7 @@ def test_an_array_runs_each_repeat_with_a_seed_of_its_own(desk: Desk, done: dict
     ]
 
 
-def test_status_of_arrays_and_of_requeued_jobs(
-    desk: Desk, done: dict[str, str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_status_of_arrays_and_of_requeued_jobs(desk, done, capsys):
     assert launch.main(["status", "torch", "held-torch", "keras", "--jobs-folder", desk.jobs]) == 0
     lines = capsys.readouterr().out.splitlines()[-3:]
     assert all(" finished " in line for line in lines) and " 2 finished " in lines[0]
@@ -293,9 +254,7 @@ def test_status_of_arrays_and_of_requeued_jobs(
     assert capsys.readouterr().out.count("run folder: ") == 2
 
 
-def test_a_failing_job_is_reported_as_failed(
-    desk: Desk, done: dict[str, str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_failing_job_is_reported_as_failed(desk, done, capsys):
     assert desk.slurm.wait_for(done["failing"], "FAILED")["ExitCode"] == "2:0", desk.log("failing")
     assert launch.main(["status", "failing", "--jobs-folder", desk.jobs]) == 1
     line = capsys.readouterr().out.splitlines()[-1]
@@ -305,41 +264,38 @@ def test_a_failing_job_is_reported_as_failed(
     assert (desk.folder / "jobs/failing/exit-code").read_text() == "2\n"
 
 
-def test_an_experiment_runs_in_a_job(desk: Desk, done: dict[str, str]) -> None:
+def test_an_experiment_runs_in_a_job(desk, done):
     for number, name in enumerate(("torch-mlp-np2-r1", "pipeline-torch-mlp-np2-r1"), 1):
         run = read_run(desk.folder / "runs/tiny" / name)
         assert run.state == "finished" and run.record.site == "slurm"
-        assert run.record.world.hosts == list(NODES)  # type: ignore[union-attr]
+        assert run.record.world.hosts == list(NODES)
         assert f"{number}/2 {name}: trained in " in desk.log("trial")
 
 
-def test_the_tasks_of_an_array_share_the_runs_of_an_experiment(
-    desk: Desk, done: dict[str, str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_tasks_of_an_array_share_the_runs_of_an_experiment(desk, done, capsys):
     runs = [read_run(path.parent) for path in sorted((desk.folder / "runs/shared").glob("*/run.json"))]
     assert [run.state for run in runs] == ["finished", "finished"]
-    assert [run.record.world.at_once for run in runs] == [2, 2]  # type: ignore[union-attr]
-    assert len({run.record.status.slurm_job for run in runs}) == 2  # type: ignore[union-attr]
+    assert [run.record.world.at_once for run in runs] == [2, 2]
+    assert len({run.record.status.slurm_job for run in runs}) == 2
     for part, run in enumerate(runs, 1):
         assert f"1/1 {run.folder.name}: trained in " in (desk.folder / f"jobs/shared/output-{part}.log").read_text()
     assert launch.main(["status", "shared", "--jobs-folder", desk.jobs]) == 0
     assert " finished " in capsys.readouterr().out
 
 
-def test_a_job_has_the_memory_and_the_modules_of_its_site(desk: Desk, done: dict[str, str]) -> None:
+def test_a_job_has_the_memory_and_the_modules_of_its_site(desk, done):
     assert desk.slurm.job(done["trial"])["MinMemoryNode"] == "900M"
     lines = desk.log("trial").splitlines()
     assert [line for line in lines if line.startswith("module ")] == ["module load openmpi/4, as ours is the site"]
 
 
-def test_runs_by_srun_over_mpi_are_compared_with_runs_by_ssh_over_gloo(
-    desk: Desk, done: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_runs_by_srun_over_mpi_are_compared_with_runs_by_ssh_over_gloo(desk, done, tmp_path, capsys):
     """The comparison of a cluster with a cloud: as CTE-POWER starts ranks, and as machines of SkyPilot do."""
     (tmp_path / "hosts").mkdir()
     with several_hosts(tmp_path / "hosts", names=["a", "b"]) as hosts:
-        site = tmp_path / "two.toml"
-        site.write_text(HOSTS.format(interface=INTERFACE, port=SSH_PORT, key=hosts.identity))
+        options = {"names": ["a:1", "b:1"], "ssh_port": SSH_PORT, "identity_file": hosts.identity}
+        interface = {"controller": "gloo", "network_interface": INTERFACE}
+        site = own_site(tmp_path, "hosts", **interface, hosts=options)
         words = ["experiment", "run", str(desk.folder / "tiny.toml"), "--only", "torch-mlp-np2", "--site", str(site)]
         made = hosts.run("a", [sys.executable, "-m", "launch", *words, "--runs-folder", str(tmp_path / "runs")])
     assert made.returncode == 0, made.stdout + made.stderr
@@ -359,9 +315,7 @@ def test_runs_by_srun_over_mpi_are_compared_with_runs_by_ssh_over_gloo(
     assert weights[0] == weights[1]  # a sum of two numbers is the same in both
 
 
-def test_what_a_login_node_can_see_is_reported_before_the_job_waits(
-    desk: Desk, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_a_login_node_can_see_is_reported_before_the_job_waits(desk, capsys):
     with pytest.raises(AssertionError):
         desk.submit("absent", "--", TRAINERS["torch"], *SMALL, "--dataset", "images:/nowhere", preflight=True)
     error = capsys.readouterr().err.splitlines()[-1]
@@ -369,7 +323,7 @@ def test_what_a_login_node_can_see_is_reported_before_the_job_waits(
     assert not (desk.folder / "jobs/absent").exists()
 
 
-def test_a_job_can_be_ended(desk: Desk, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_job_can_be_ended(desk, capsys):
     job = desk.submit("held-ended", "--nodes", "2", "--", TRAINERS["torch"], *SMALL)
     desk.slurm.wait_for(job, "RUNNING")
     assert launch.main(["status", "held-ended", "--jobs-folder", desk.jobs]) == 0
@@ -382,7 +336,7 @@ def test_a_job_can_be_ended(desk: Desk, capsys: pytest.CaptureFixture[str]) -> N
     assert "the job does not run any more" in capsys.readouterr().err
 
 
-def test_a_refusal_by_slurm_is_one_line_and_leaves_no_job(desk: Desk, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_refusal_by_slurm_is_one_line_and_leaves_no_job(desk, capsys):
     with pytest.raises(AssertionError):
         desk.submit("huge", "--nodes", "99", "--", TRAINERS["torch"], *SMALL)
     error = capsys.readouterr().err.splitlines()[-1]
@@ -390,13 +344,13 @@ def test_a_refusal_by_slurm_is_one_line_and_leaves_no_job(desk: Desk, capsys: py
     assert not (desk.folder / "jobs/huge").exists()
 
 
-def test_the_cluster_of_the_tests_has_two_hosts(slurm: Slurm) -> None:
+def test_the_cluster_of_the_tests_has_two_hosts(slurm):
     assert processes_of(slurm.folder)
     assert sorted(slurm.command("srun", "--nodes=2", "--ntasks=2", "hostname").split()) == sorted(NODES)
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="two cores are needed")
-def test_ranks_that_are_bound_to_cores_of_their_own_keep_them_all(tmp_path: Path) -> None:
+def test_ranks_that_are_bound_to_cores_of_their_own_keep_them_all(tmp_path):
     """On a cluster that binds tasks: two ranks of a node have a core each, which is not divided a second time."""
     if reason := why_not():
         pytest.skip(reason)
@@ -409,13 +363,12 @@ def test_ranks_that_are_bound_to_cores_of_their_own_keep_them_all(tmp_path: Path
         job = desk.submit("bound", "--ranks-per-node", "2", "--", TRAINERS["torch"], *free)
         slurm.wait_for(job, "COMPLETED")
         world = desk.run("bound").record.world
-    assert isinstance(world, World)
     assert (world.size, world.local_size, world.threads_per_rank, world.cores) == (2, 2, 1, 2)
     assert not world.oversubscribed
 
 
 @pytest.mark.parametrize("how", ["ended", "killed"])
-def test_nothing_is_left_of_a_cluster_with_a_job_in_it(slurm: Slurm, how: str) -> None:
+def test_nothing_is_left_of_a_cluster_with_a_job_in_it(slurm, how):
     """Also where the tests are killed: then the program below has no time to end anything."""
     program = """if True:
         import os, signal, sys
@@ -439,7 +392,7 @@ def test_nothing_is_left_of_a_cluster_with_a_job_in_it(slurm: Slurm, how: str) -
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def processes_of(cluster: Path) -> list[psutil.Process]:
+def processes_of(cluster):
     configuration = str(cluster / "slurm.conf")
     return [
         process

@@ -8,11 +8,9 @@ import shlex
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from rendered_files import assert_as_kept
@@ -22,20 +20,20 @@ from common.errors import UserError
 from launch.jobs.job import Job, JobRecord, JobStatus
 from launch.jobs.schedulers import slurm
 from launch.sites.container import ContainerOptions
-from launch.sites.site_files import LaunchSite, read_launch_site
+from launch.sites.site_files import read_launch_site
 from launch.starting.launchers import Launcher, launcher_at
 
 WAIT_SECONDS = 120
 HOSTILE = "a b'c\"d$(touch hit)`touch hit`;touch hit&&* \\ #x"
 
 
-def site_at(name: str, **changes: Any) -> LaunchSite:
+def site_at(name, **changes):
     """Return a shipped site with folders that do not depend on where the tests run."""
     folders = {"project_folder": "/home/group/horovod-twins", "python": ".venv/bin/python"}
     return replace(read_launch_site(name), **{**folders, **changes})
 
 
-def make_job(**changes: Any) -> Job:
+def make_job(**changes):
     values = {
         "name": "trial", "site": site_at("slurm"), "node": "slurm", "nodes": 2, "ranks_per_node": 1, "gpus_per_node": 0,
         "program": "torch_impl/train.py", "experiment": None, "arguments": ("--epochs", "3"), "minutes": 60,
@@ -44,7 +42,7 @@ def make_job(**changes: Any) -> Job:
     return Job(**{**values, **changes})
 
 
-def pyxis_site() -> LaunchSite:
+def pyxis_site():
     """Return a site whose ranks run in an image of Enroot's, with all that a job may need before its modules."""
     site = site_at(
         "slurm", setup=["ulimit -l unlimited"], environment={"MODULEPATH": "/apps/m f"}, modules=["cuda/12"],
@@ -74,7 +72,7 @@ EXAMPLES = {
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_rendered_scripts_are_as_kept_and_pass_shellcheck(name: str, tmp_path: Path) -> None:
+def test_rendered_scripts_are_as_kept_and_pass_shellcheck(name, tmp_path):
     files = slurm.render(EXAMPLES[name])
     assert_as_kept(name, files)
     (tmp_path / "job.sh").write_text(files["job.sh"])
@@ -85,13 +83,13 @@ def test_rendered_scripts_are_as_kept_and_pass_shellcheck(name: str, tmp_path: P
     assert done.returncode == 0, done.stdout
 
 
-def header(job: Job) -> dict[str, str]:
+def header(job):
     """Return the options that a script asks of Slurm."""
     lines = [line.removeprefix("#SBATCH --") for line in slurm.script(job).splitlines() if line.startswith("#SBATCH ")]
     return {name: value for name, _, value in (line.partition("=") for line in lines)}
 
 
-def test_a_job_asks_for_what_its_site_specifies() -> None:
+def test_a_job_asks_for_what_its_site_specifies():
     site = site_at("cte-power")
     options = replace(site.slurm, partition="p", account="a", qos="q", constraint="x&y", gres="gpu:v")
     asking = replace(site, slurm=replace(options, extra=["--exclusive"], memory="0"))
@@ -103,7 +101,7 @@ def test_a_job_asks_for_what_its_site_specifies() -> None:
     }  # fmt: skip
 
 
-def test_cores_notice_and_requeue() -> None:
+def test_cores_notice_and_requeue():
     without_gpus = make_job(site=site_at("cte-power"), node="cte-power", ranks_per_node=4)
     assert header(without_gpus)["cpus-per-task"] == "40"  # 160 hardware threads a node
     in_one = make_job(site=site_at("slurm"), node="aws-g4dn-12xlarge", ranks_per_node=2)
@@ -124,7 +122,7 @@ def test_cores_notice_and_requeue() -> None:
         assert "resume" not in slurm.script(job) and "USR1" not in slurm.script(job)
 
 
-def test_checkpoints_are_as_often_as_asked_for() -> None:
+def test_checkpoints_are_as_often_as_asked_for():
     assert "--resume-or-start --checkpoint-minutes 10 " in slurm.script(make_job())
     text = slurm.script(make_job(arguments=("--checkpoint-minutes", "5")))
     assert text.count("--checkpoint-minutes ") == 1 and "--checkpoint-minutes 5 --resume-or-start " in text
@@ -138,14 +136,14 @@ def test_checkpoints_are_as_often_as_asked_for() -> None:
         ("extra", ["--exclusive --uid=0"]),
     ],
 )
-def test_what_slurm_could_misread_is_refused(name: str, value: object) -> None:
+def test_what_slurm_could_misread_is_refused(name, value):
     site = site_at("slurm")
     job = make_job(site=replace(site, slurm=replace(site.slurm, **{name: value})), gpus_per_node=4)
     with pytest.raises(UserError, match=r"Slurm could misread this\. Received: .*Correct"):
         slurm.render(job)
 
 
-def test_ranks_in_an_image_of_enroot_are_all_started_by_srun() -> None:
+def test_ranks_in_an_image_of_enroot_are_all_started_by_srun():
     launcher = Launcher(site=pyxis_site(), node="slurm")
     image = ["--container-image=nvcr.io#ours/twins:1",
              "--container-mounts=/home/group/horovod-twins,/data,/scratch:/tmp",
@@ -168,7 +166,7 @@ def test_ranks_in_an_image_of_enroot_are_all_started_by_srun() -> None:
 class Stage:
     """A folder with programs in place of Slurm's and of launchers; each writes its words into `given`."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder):
         self.folder = folder
         self.given = folder / "given"
         for name in ("srun", "mpirun", "horovodrun", "python", "scancel", "scontrol"):
@@ -176,7 +174,7 @@ class Stage:
         # Ranks that run until they receive a signal, as the trainers do.
         self.endless = "trap 'exit 143' TERM; echo $$ > \"$BIN/../pid\"; while :; do sleep 0.05; done"
 
-    def program(self, name: str, does: str) -> None:
+    def program(self, name, does):
         """Write a program."""
         path = self.folder / "bin" / name
         path.parent.mkdir(exist_ok=True, parents=True)
@@ -184,12 +182,12 @@ class Stage:
         path.write_text(f"#!/bin/bash\nexport BIN={shlex.quote(str(path.parent))}\n{note}\n{does}\n")
         path.chmod(0o755)
 
-    def site(self, **changes: Any) -> LaunchSite:
+    def site(self, **changes):
         """Return a site on this machine."""
         here = {"project_folder": str(self.folder), "python": str(self.folder / "bin/python"), "runs_folder": "runs"}
         return replace(read_launch_site("slurm"), **{**here, **changes})
 
-    def start(self, job: Job, **variables: str) -> subprocess.Popen[str]:
+    def start(self, job, **variables):
         """Run the script of a job as Slurm would."""
         (self.folder / "job.sh").write_text(slurm.script(job))
         counts = {"SLURM_JOB_NUM_NODES": str(job.nodes), "SLURM_NTASKS_PER_NODE": str(job.ranks_per_node)}
@@ -200,35 +198,35 @@ class Stage:
         )  # fmt: skip
         return self.process
 
-    def wait_for_ranks(self) -> None:
+    def wait_for_ranks(self):
         """Wait until ranks run that do not end by themselves."""
         wait_until(lambda: (self.folder / "pid").exists() or self.process.poll() is not None)
         assert self.process.poll() is None, self.process.communicate()
 
-    def end(self) -> None:
+    def end(self):
         """End what a test that failed has left."""
         with suppress(AttributeError):
             self.process.kill()
         with suppress(OSError, ValueError):
             os.kill(int((self.folder / "pid").read_text()), signal.SIGKILL)
 
-    def words(self) -> list[list[str]]:
+    def words(self):
         """Return the commands that were given."""
         return [command.split("\0")[:-1] for command in self.given.read_text().split("\36")[1:]]
 
-    def exit_code(self) -> str:
+    def exit_code(self):
         """Return the exit code that the script has left."""
         return (self.folder / "exit-code").read_text()
 
 
 @pytest.fixture
-def stage(tmp_path: Path) -> Iterator[Stage]:
+def stage(tmp_path):
     stage = Stage(tmp_path)
     yield stage
     stage.end()
 
 
-def save_checkpoint(stage: Stage, *, run: str = "trial", runs_folder: str = "runs") -> None:
+def save_checkpoint(stage, *, run="trial", runs_folder="runs"):
     """Write a checkpoint as the ranks would, some seconds after the start: the script compares whole seconds."""
     folder = stage.folder / runs_folder / run / "checkpoints/epoch-0001"
     folder.mkdir(parents=True)
@@ -237,7 +235,7 @@ def save_checkpoint(stage: Stage, *, run: str = "trial", runs_folder: str = "run
     os.utime(file, (time.time() + 2, time.time() + 2))
 
 
-def notified(stage: Stage, job: Job, *, saves: bool) -> tuple[int, str]:
+def notified(stage, job, *, saves):
     """Run a job whose ranks do not end; send the notice of the time limit; return exit code and output."""
     process = stage.start(job)
     stage.wait_for_ranks()
@@ -248,12 +246,12 @@ def notified(stage: Stage, job: Job, *, saves: bool) -> tuple[int, str]:
     return process.returncode, output
 
 
-def end_ranks(stage: Stage) -> str:
+def end_ranks(stage):
     """Return what a `scancel` does that passes the signal on to the ranks."""
     return 'kill -TERM "$(cat "$BIN/../pid")"'
 
 
-def test_near_the_limit_srun_is_ended_by_slurm_and_the_job_requeued(stage: Stage) -> None:
+def test_near_the_limit_srun_is_ended_by_slurm_and_the_job_requeued(stage):
     stage.program("srun", stage.endless)
     stage.program("scancel", end_ranks(stage))
     code, output = notified(stage, make_job(site=stage.site()), saves=True)
@@ -263,7 +261,7 @@ def test_near_the_limit_srun_is_ended_by_slurm_and_the_job_requeued(stage: Stage
 
 
 @pytest.mark.parametrize("launcher", ["mpirun", "horovodrun"])
-def test_near_the_limit_launchers_within_the_script_are_ended(stage: Stage, launcher: str) -> None:
+def test_near_the_limit_launchers_within_the_script_are_ended(stage, launcher):
     """Also where the launcher is but a shell that waits for another."""
     stage.program(launcher, f"trap 'exit 143' TERM\n(bash -c {shlex.quote(stage.endless)}) & wait")
     (stage.folder / "runs").mkdir()
@@ -273,7 +271,7 @@ def test_near_the_limit_launchers_within_the_script_are_ended(stage: Stage, laun
     wait_until(lambda: not Path(f"/proc/{pid}").exists())
 
 
-def test_a_job_that_has_saved_nothing_is_not_requeued_forever(stage: Stage) -> None:
+def test_a_job_that_has_saved_nothing_is_not_requeued_forever(stage):
     stage.program("srun", stage.endless)
     stage.program("scancel", end_ranks(stage))
     old = stage.folder / "runs/trial/checkpoints/epoch-0001/state.json"
@@ -286,14 +284,14 @@ def test_a_job_that_has_saved_nothing_is_not_requeued_forever(stage: Stage) -> N
     assert all("requeue" not in words for words in stage.words())
 
 
-def test_a_run_that_ends_just_then_is_finished(stage: Stage) -> None:
+def test_a_run_that_ends_just_then_is_finished(stage):
     stage.program("srun", stage.endless.replace("143", "0"))
     stage.program("scancel", end_ranks(stage))
     assert notified(stage, make_job(site=stage.site()), saves=False)[0] == 0
     assert stage.exit_code() == "0\n" and all("requeue" not in words for words in stage.words())
 
 
-def test_an_experiment_is_signaled_itself_and_requeued_only_if_a_run_finished(stage: Stage) -> None:
+def test_an_experiment_is_signaled_itself_and_requeued_only_if_a_run_finished(stage):
     stage.program("python", stage.endless)
     job = make_job(site=stage.site(), program=None, experiment="smoke", arguments=())
     assert notified(stage, job, saves=False)[0] == 1
@@ -307,7 +305,7 @@ def test_an_experiment_is_signaled_itself_and_requeued_only_if_a_run_finished(st
     assert process.returncode == 0 and stage.words()[-1] == ["scontrol", "requeue", "7"]
 
 
-def test_a_task_of_an_array_speaks_of_itself_alone(stage: Stage) -> None:
+def test_a_task_of_an_array_speaks_of_itself_alone(stage):
     """Its part of the runs decides whether it is requeued, and its number is not that of the whole array."""
     stage.program("python", stage.endless)
     job = make_job(site=stage.site(), program=None, experiment="smoke", arguments=("--at-once", "2"), parts=2)
@@ -331,7 +329,7 @@ def test_a_task_of_an_array_speaks_of_itself_alone(stage: Stage) -> None:
 
 @pytest.mark.parametrize("code", [0, 2, 139])
 @pytest.mark.parametrize("requeue", [True, False])
-def test_the_exit_code_is_that_of_the_ranks(stage: Stage, code: int, requeue: bool) -> None:
+def test_the_exit_code_is_that_of_the_ranks(stage, code, requeue):
     stage.program("srun", f"exit {code}")
     site = stage.site()
     process = stage.start(make_job(site=replace(site, slurm=replace(site.slurm, requeue=requeue))))
@@ -339,7 +337,7 @@ def test_the_exit_code_is_that_of_the_ranks(stage: Stage, code: int, requeue: bo
     assert process.returncode == code and stage.exit_code() == f"{code}\n"
 
 
-def test_a_failing_preflight_ends_the_job_before_the_ranks_are_started(stage: Stage) -> None:
+def test_a_failing_preflight_ends_the_job_before_the_ranks_are_started(stage):
     stage.program("python", "exit 1")
     process = stage.start(make_job(site=stage.site(), preflight=True))
     process.communicate(timeout=WAIT_SECONDS)
@@ -347,7 +345,7 @@ def test_a_failing_preflight_ends_the_job_before_the_ranks_are_started(stage: St
     assert [words[0] for words in stage.words()] == ["python"] and "preflight" in stage.words()[0]
 
 
-def test_counts_are_those_of_slurm_and_hosts_are_named_where_a_launcher_needs_them(stage: Stage) -> None:
+def test_counts_are_those_of_slurm_and_hosts_are_named_where_a_launcher_needs_them(stage):
     job = make_job(site=stage.site(launcher="horovodrun"), nodes=2, ranks_per_node=3, repeats=4, seed=10)
     process = stage.start(job, SLURM_ARRAY_TASK_ID="4")
     assert "trial-r4: 6 ranks on n[1-2], Slurm job 7, turn 1" in process.communicate(timeout=WAIT_SECONDS)[0]
@@ -357,7 +355,7 @@ def test_counts_are_those_of_slurm_and_hosts_are_named_where_a_launcher_needs_th
     assert (stage.folder / "exit-code-4").read_text() == "0\n"
 
 
-def test_within_a_job_as_many_ranks_fit_as_it_has_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_within_a_job_as_many_ranks_fit_as_it_has_tasks(monkeypatch):
     monkeypatch.delenv("SLURM_NTASKS", raising=False)
     assert launcher_at("slurm", hosts=None).slots() is None
     monkeypatch.setenv("SLURM_NTASKS", "8")
@@ -367,7 +365,7 @@ def test_within_a_job_as_many_ranks_fit_as_it_has_tasks(monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("launcher", ["srun", "mpirun", "horovodrun"])
-def test_no_word_is_read_by_the_shell(tmp_path: Path, launcher: str, request: pytest.FixtureRequest) -> None:
+def test_no_word_is_read_by_the_shell(tmp_path, launcher, request):
     stage = Stage(tmp_path / HOSTILE)
     request.addfinalizer(stage.end)
     stage.program(launcher, f'printf "%s\\0" "$WORDS" >> {shlex.quote(str(stage.given))}; {stage.endless}')
@@ -390,7 +388,7 @@ def test_no_word_is_read_by_the_shell(tmp_path: Path, launcher: str, request: py
     assert set(tmp_path.rglob("hit")) == before == set()
 
 
-def record(*, identifier: str = "7", repeats: int = 1) -> JobRecord:
+def record(*, identifier="7", repeats=1):
     return JobRecord(
         name="trial", site="slurm", id=identifier, submitted_at="2026-11-21T12:00:00+00:00", command=[], size=2,
         repeats=repeats, runs=[],
@@ -414,9 +412,7 @@ def record(*, identifier: str = "7", repeats: int = 1) -> JobRecord:
          JobStatus("failed", "1 failed, 2 finished; exit code 1")),
     ],
 )  # fmt: skip
-def test_status_while_slurm_knows_the_job(
-    queue: str, state: JobStatus, stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_status_while_slurm_knows_the_job(queue, state, stage, monkeypatch):
     stage.program("squeue", f"echo {shlex.quote(queue)}")
     monkeypatch.setenv("PATH", f"{stage.folder / 'bin'}:{os.environ['PATH']}")
     assert slurm.state(record(), stage.folder) == state
@@ -431,9 +427,7 @@ def test_status_while_slurm_knows_the_job(
         ("echo 'Slurm accounting storage is disabled' >&2; exit 1", JobStatus("failed", "exit code 3")),
     ],
 )
-def test_status_after_slurm_has_forgotten_the_job(
-    accounts: str, state: JobStatus, stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_status_after_slurm_has_forgotten_the_job(accounts, state, stage, monkeypatch):
     stage.program("squeue", "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1")
     stage.program("sacct", accounts)
     monkeypatch.setenv("PATH", f"{stage.folder / 'bin'}:{os.environ['PATH']}")
@@ -441,7 +435,7 @@ def test_status_after_slurm_has_forgotten_the_job(
     assert slurm.state(record(), stage.folder) == state
 
 
-def test_a_job_that_left_nothing_is_unknown(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_that_left_nothing_is_unknown(stage, monkeypatch):
     stage.program("squeue", "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1")
     stage.program("sacct", "exit 1")
     monkeypatch.setenv("PATH", f"{stage.folder / 'bin'}:{os.environ['PATH']}")
@@ -452,7 +446,7 @@ def test_a_job_that_left_nothing_is_unknown(stage: Stage, monkeypatch: pytest.Mo
     assert slurm.state(record(repeats=2), stage.folder) == JobStatus("finished", "2 finished")
 
 
-def test_a_terminated_script_leaves_its_exit_code(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_terminated_script_leaves_its_exit_code(stage, monkeypatch):
     stage.program("srun", stage.endless)
     process = stage.start(make_job(site=stage.site()))
     stage.wait_for_ranks()
@@ -464,9 +458,7 @@ def test_a_terminated_script_leaves_its_exit_code(stage: Stage, monkeypatch: pyt
     assert slurm.state(record(), stage.folder) == JobStatus("cancelled")
 
 
-def test_without_slurm_and_without_answer_is_reported(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_without_slurm_and_without_answer_is_reported(stage, monkeypatch, tmp_path):
     stage.program("squeue", "echo 'slurm_load_jobs error: Unable to contact slurm controller' >&2; exit 1")
     monkeypatch.setenv("PATH", f"{stage.folder / 'bin'}:{os.environ['PATH']}")
     with pytest.raises(UserError, match="Slurm does not answer: slurm_load_jobs error: Unable to contact"):

@@ -12,7 +12,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -21,8 +20,9 @@ from typing import Any
 
 import psutil
 import pytest
+from processes import environment
 from real_slurm import real_slurm, why_not
-from rule_workers import environment
+from sites_and_jobs import own_site
 from two_hosts import SSH_PORT, several_hosts
 
 from common.errors import UserError
@@ -30,11 +30,11 @@ from launch.__main__ import main
 from launch.preflight import checks, host_checks
 from launch.preflight import command as preflight
 from launch.preflight.checks import check_allreduce, check_clocks, check_scheduler
-from launch.preflight.command import CHECKS, Row, judge
+from launch.preflight.command import CHECKS, judge
 from launch.preflight.host_checks import HOST_CHECKS, Wanted, answer_of, gpu_bytes, gpus
 from launch.preflight.survey import ask_hosts, host_command, read_answers, start_ranks
 from launch.preflight.target import Target, read_target
-from launch.sites.site_files import LaunchSite, read_launch_site
+from launch.sites.site_files import read_launch_site
 from launch.starting import parallel
 from launch.starting.launchers import Launcher, Slots, slurm_hosts
 from launch.starting.parallel import run_for_hosts
@@ -58,13 +58,13 @@ REPORT = {
 
 
 @pytest.fixture(autouse=True)
-def as_on_a_login_node(monkeypatch: pytest.MonkeyPatch) -> None:
+def as_on_a_login_node(monkeypatch):
     """Programs of Slurm are there, those of SkyPilot are not."""
     monkeypatch.setattr(checks, "output_of", lambda *words: "MPI plugin types are...\n pmix\n none\n pmi2")
     monkeypatch.setattr(checks, "which", lambda name: None if name == "sky" else name)
 
 
-def made_target(*, site: str | LaunchSite = "hosts", **changes: Any) -> Target:
+def made_target(*, site="hosts", **changes):
     """Two hosts with two ranks each, over ssh; values of `Wanted` may be among the changes."""
     wanted = {"frameworks": ("torch",), "checks": tuple(HOST_CHECKS)}
     wanted |= {name: changes.pop(name) for name in list(changes) if name in Wanted.__dataclass_fields__}
@@ -91,25 +91,25 @@ class Host:
     files: dict[str, str] = field(default_factory=dict)  # of the cache
 
 
-def installed(**versions: str | None) -> dict[str, str]:
+def installed(**versions):
     """Other versions; None: not installed."""
     return {name: version for name, version in (VERSIONS | versions).items() if version}
 
 
-def gpu_host(*models: str, **changes: Any) -> Host:
+def gpu_host(*models, **changes):
     return Host(**{"gpus": models, "builds": {"torch": WITH_NCCL}, **changes})
 
 
 class Hosts:
     """Makes the checks of a preflight as if they ran on other hosts."""
 
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, folder, monkeypatch):
         self.folder, self.monkeypatch = folder, monkeypatch
 
-    def answers(self, target: Target, host: Host, *, ranks: int) -> dict[str, Any]:
+    def answers(self, target, host, *, ranks):
         """Return check -> answer of one host."""
 
-        def found_gpus() -> list[str]:
+        def found_gpus():
             if isinstance(host.gpus, UserError):
                 raise host.gpus
             return list(host.gpus)
@@ -142,7 +142,7 @@ class Hosts:
             patch.setattr(host_checks.shutil, "disk_usage", lambda path: SimpleNamespace(free=host.free_bytes))
             return {name: answer_of(HOST_CHECKS[name], wanted) for name in wanted.checks}
 
-    def rows(self, target: Target, a: Host, b: Host, report: dict[str, Any] | None = REPORT) -> dict[str, Row]:
+    def rows(self, target, a, b, report=REPORT):
         """Return check -> row, as the command shows it."""
         hosts = dict(zip(target.hosts, (a, b), strict=False))
         answers = {name: self.answers(target, host, ranks=target.hosts[name]) for name, host in hosts.items()}
@@ -154,14 +154,14 @@ class Hosts:
 
 
 @pytest.fixture
-def hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hosts:
+def hosts(tmp_path, monkeypatch):
     return Hosts(tmp_path, monkeypatch)
 
 
 SRUN = replace(read_launch_site("slurm"), launcher="srun")
 GOOD = Host()
 # check -> what is inspected, hosts a and b, and (maybe) the ranks' report; words of the one line: host, what, remedy.
-FAILURES: dict[str, list[tuple[Any, ...]]] = {
+FAILURES = {
     "scheduler": [
         (made_target(site="aws-g5", checks=(), location="outside", hosts={}), GOOD, GOOD, None,
          ["this machine: sky not found", "load its module"]),
@@ -250,17 +250,17 @@ FAILURES: dict[str, list[tuple[Any, ...]]] = {
 CASES = [(name, *case) for name, cases in FAILURES.items() for case in cases]
 
 
-def named(found: dict[str, Row], result: str) -> set[str]:
+def named(found, result):
     return {name for name, row in found.items() if row[1] == result}
 
 
-def test_each_check_has_a_failure_here() -> None:
+def test_each_check_has_a_failure_here():
     """Those of `hosts` are among the real hosts below."""
     assert ["hosts", *FAILURES] == list(CHECKS)
 
 
 @pytest.mark.parametrize("case", CASES, ids=[case[0] for case in CASES])
-def test_a_failure_is_one_line_that_names_host_and_remedy(hosts: Hosts, case: tuple[Any, ...]) -> None:
+def test_a_failure_is_one_line_that_names_host_and_remedy(hosts, case):
     name, *inspected, words = case
     found = hosts.rows(*inspected)
     assert named(found, "failed") == {name}
@@ -269,7 +269,7 @@ def test_a_failure_is_one_line_that_names_host_and_remedy(hosts: Hosts, case: tu
     assert "\n" not in line
 
 
-def test_all_checks_pass_where_nothing_is_wrong(hosts: Hosts) -> None:
+def test_all_checks_pass_where_nothing_is_wrong(hosts):
     found = hosts.rows(made_target(), GOOD, GOOD)
     assert named(found, "ok") == set(found)
     assert found["allreduce"][2] == ["1 MB over 4 ranks in 2.00 ms (median of 3, 1.00 to 4.00)"]
@@ -280,45 +280,45 @@ def test_all_checks_pass_where_nothing_is_wrong(hosts: Hosts) -> None:
     assert different == ("threads", "ok", ["a: 2 ranks x 2 threads on 4 cores", "b: 2 ranks x 4 threads on 8 cores"])
 
 
-def test_tensorflow_may_be_installed_by_either_name(hosts: Hosts) -> None:
+def test_tensorflow_may_be_installed_by_either_name(hosts):
     for name in ("tensorflow", "tensorflow-cpu"):
         host = Host(versions=installed(torch=None, **{name: "2.21.0"}), builds={"keras": (["mpi"], "2.21.0")})
         found = hosts.rows(made_target(frameworks=("keras",)), host, host)
         assert named(found, "ok") == set(found)
 
 
-def test_where_no_host_answers_the_rest_is_not_checked() -> None:
+def test_where_no_host_answers_the_rest_is_not_checked():
     answers = {host: {"hosts": (False, "no")} for host in ("a", "b")}
     found = {check: judge(check, answers) for check in CHECKS}
     assert found["hosts"] == ("hosts", "failed", ["a, b: no"])
     assert named(found, "not checked") == set(found) - {"hosts"}
 
 
-def test_a_check_that_raises_has_failed() -> None:
-    def broken() -> str:
+def test_a_check_that_raises_has_failed():
+    def broken():
         raise KeyError("name")
 
     assert answer_of(broken) == (False, "KeyError: 'name'. Run `make setup` there")
 
 
-def test_a_login_node_checks_software_and_data_and_a_laptop_only_the_scheduler() -> None:
+def test_a_login_node_checks_software_and_data_and_a_laptop_only_the_scheduler():
     login = read_target(options("--site", "cte-power"), variables={})
     assert set(HOST_CHECKS) - set(login.wanted.checks) == {"network", "gpus", "threads", "memory", "shared runs"}
     laptop = read_target(options("--site", "aws-g5"), variables={})
     assert ask_hosts(laptop) == {}
 
 
-def test_data_that_a_run_can_fetch_are_no_failure(hosts: Hosts) -> None:
+def test_data_that_a_run_can_fetch_are_no_failure(hosts):
     row = hosts.rows(made_target(dataset="mnist"), GOOD, GOOD)["data"]
     assert row[1] == "ok" and row[2][0].endswith("datasets/mnist, training fetches it")
 
 
-def test_hosts_reached_by_ssh_need_not_share_a_folder() -> None:
+def test_hosts_reached_by_ssh_need_not_share_a_folder():
     assert "shared runs" not in read_target(options("--hosts", "a:2,b:2"), variables={}).wanted.checks
     assert "shared runs" in read_target(options("--np", "2"), variables={}).wanted.checks
 
 
-def test_gpus_as_nvidia_smi_lists_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpus_as_nvidia_smi_lists_them(tmp_path, monkeypatch):
     rows = "0, GPU-aa, Tesla V100-SXM2-16GB\\n1, GPU-bb, Tesla V100-SXM2-16GB\\n"
     with programs(tmp_path / "bin", monkeypatch, **{"nvidia-smi": f"printf '{rows}'"}):
         monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
@@ -342,7 +342,7 @@ def test_gpus_as_nvidia_smi_lists_them(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 @contextmanager
-def programs(folder: Path, monkeypatch: pytest.MonkeyPatch, **scripts: str) -> Iterator[None]:
+def programs(folder, monkeypatch, **scripts):
     """Shell scripts that are found before the programs of their names."""
     folder.mkdir(exist_ok=True)
     for name, script in scripts.items():
@@ -354,7 +354,7 @@ def programs(folder: Path, monkeypatch: pytest.MonkeyPatch, **scripts: str) -> I
         yield
 
 
-def options(*words: str) -> Any:
+def options(*words):
     """The options of a command line."""
     from common.utils.command_line import Parser
 
@@ -363,7 +363,7 @@ def options(*words: str) -> Any:
     return parser.parse_args(["preflight", *words])
 
 
-def test_the_hosts_of_a_slurm_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_hosts_of_a_slurm_job(tmp_path, monkeypatch):
     with programs(tmp_path / "bin", monkeypatch, srun='printf "3: n2\\n0: n1\\n2: n2\\n1: n1\\n"'):
         assert slurm_hosts() == [Slots("n1", 2), Slots("n2", 2)]
         target = read_target(options("--np", "3"), variables={"SLURM_JOB_ID": "7", "SLURM_GPUS_ON_NODE": "4"})
@@ -382,7 +382,7 @@ def test_the_hosts_of_a_slurm_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         slurm_hosts()
 
 
-def test_what_is_inspected() -> None:
+def test_what_is_inspected():
     login = read_target(options("--site", "cte-power"), variables={})
     assert (login.location, login.channel, login.size) == ("login node", "local", 0)
     assert check_scheduler(login) == "sbatch, srun found, srun offers pmix"
@@ -395,7 +395,7 @@ def test_what_is_inspected() -> None:
             read_target(options(*words), variables={})
 
 
-def test_a_job_passes_its_settings_to_its_preflight(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_job_passes_its_settings_to_its_preflight(capsys):
     trainer = ["keras_impl/train.py", "--dataset", "images:a b", "--device", "cpu", "--threads", "3"]
     lines = []
     for words in (["--nodes", "2", "--runs-folder", "/big/runs", "--", *trainer], ["--", "experiment", "smoke"]):
@@ -413,7 +413,7 @@ def test_a_job_passes_its_settings_to_its_preflight(capsys: pytest.CaptureFixtur
 # Real hosts
 
 
-def test_this_machine_reports_everything_without_importing_a_framework() -> None:
+def test_this_machine_reports_everything_without_importing_a_framework():
     code = (
         "import sys; from launch.preflight import host_checks;"
         "wanted = host_checks.Wanted(frameworks=('torch', 'keras'), folders={'runs': '/tmp'}, ranks=1);"
@@ -427,9 +427,7 @@ def test_this_machine_reports_everything_without_importing_a_framework() -> None
     )  # fmt: skip
 
 
-def test_a_framework_with_an_environment_of_its_own_is_checked_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_framework_with_an_environment_of_its_own_is_checked_there(tmp_path, monkeypatch):
     monkeypatch.setattr("common.utils.environments.ROOT", tmp_path)
     packages = tmp_path / ".venv-keras" / "lib" / "python3.11" / "site-packages"
     library = packages / "horovod" / "tensorflow" / "mpi_lib.so"
@@ -455,7 +453,7 @@ def test_a_framework_with_an_environment_of_its_own_is_checked_there(
     host_checks.versions.cache_clear()
 
 
-def test_folders_and_data_of_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folders_and_data_of_this_machine(tmp_path, monkeypatch):
     monkeypatch.setenv("HOROVOD_TWINS_CACHE", str(tmp_path / "file" / "below"))
     (tmp_path / "file").touch()
     wanted = Wanted(frameworks=("torch",), folders={"runs": str(tmp_path / "new" / "runs")})
@@ -467,7 +465,7 @@ def test_folders_and_data_of_this_machine(tmp_path: Path, monkeypatch: pytest.Mo
     assert "checked when they are read" in host_checks.check_data(replace(wanted, dataset=f"images:{tmp_path}"))
 
 
-def fake_ssh(**of_host: str) -> str:
+def fake_ssh(**of_host):
     """Return a script in the place of ssh: it runs the last word here, with a line of shell before on some hosts."""
     cases = "\n".join(f"{host}) {line} ;;" for host, line in of_host.items())
     return (
@@ -476,7 +474,7 @@ def fake_ssh(**of_host: str) -> str:
     )
 
 
-def run_preflight(*words: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, dict[str, dict[str, Any]], str]:
+def run_preflight(*words, capsys):
     """Return exit code, check -> row, and the lines of progress."""
     code = main(["preflight", "--format", "json", *words])
     captured = capsys.readouterr()
@@ -485,27 +483,12 @@ def run_preflight(*words: str, capsys: pytest.CaptureFixture[str]) -> tuple[int,
     return code, {row["check"]: row for row in result["checks"]}, captured.err
 
 
-def write_site(folder: Path, *, scheduler: str = "hosts", **more: object) -> str:
-    """Write a site of one's own; return its path."""
-    tables = {name: value for name, value in more.items() if isinstance(value, dict)}
-    values = {"title": "mine", "source": "test", "scheduler": scheduler, "nodes": [scheduler], **more}
-    lines = ["[launch]", "checked = 2026-11-21"]
-    lines += [f"{name} = {json.dumps(value)}" for name, value in values.items() if name not in tables]
-    for table, entries in tables.items():
-        lines += [f"[launch.{table}]", *(f"{name} = {json.dumps(value)}" for name, value in entries.items())]
-    file = folder / "mine.toml"
-    file.write_text("\n".join(lines) + "\n")
-    return str(file)
-
-
-def test_a_host_with_another_python_and_one_that_refuses(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_host_with_another_python_and_one_that_refuses(tmp_path, monkeypatch, capsys):
     """The same path leads to another interpreter on host b: one without the packages of the project."""
     python = tmp_path / "python"
     python.write_text(f'#!/bin/sh\n[ "$FAKE_HOST" = b ] && exec {sys.executable} -S "$@"\nexec {sys.executable} "$@"\n')
     python.chmod(0o755)
-    site = write_site(tmp_path, python=str(python), hosts={"names": ["a", "b", "c"]})
+    site = own_site(tmp_path, "hosts", python=str(python), hosts={"names": ["a", "b", "c"]})
     refusal = "echo 'root@c: Permission denied (publickey).' >&2; exit 255"
     with programs(tmp_path / "bin", monkeypatch, ssh=fake_ssh(c=refusal)):
         code, found, progress = run_preflight(
@@ -523,16 +506,16 @@ def test_a_host_with_another_python_and_one_that_refuses(
 
 
 @contextmanager
-def silent_port() -> Iterator[int]:
+def silent_port():
     """A port of this machine that accepts connections and never answers."""
     with socket.create_server(("127.0.0.2", 0)) as server:
         yield server.getsockname()[1]
 
 
 @pytest.mark.ci
-def test_ssh_to_a_port_where_nobody_listens_or_answers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_ssh_to_a_port_where_nobody_listens_or_answers(tmp_path, capsys):
     with silent_port() as silent:
-        site = write_site(tmp_path, hosts={"names": ["127.0.0.2", "127.0.0.3"], "ssh_port": silent})
+        site = own_site(tmp_path, "hosts", hosts={"names": ["127.0.0.2", "127.0.0.3"], "ssh_port": silent})
         code = main(["preflight", "--site", site, "--runs-folder", str(tmp_path)])
     table = capsys.readouterr().out.splitlines()
     assert code == 2
@@ -543,7 +526,7 @@ def test_ssh_to_a_port_where_nobody_listens_or_answers(tmp_path: Path, capsys: p
     assert table[-1].startswith("1 of 13 checks passed, in ")
 
 
-def gone(process: int) -> bool:
+def gone(process):
     """Return whether a process has ended; waits for it."""
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline:
@@ -556,12 +539,10 @@ def gone(process: int) -> bool:
     return False
 
 
-def test_a_host_that_hangs_is_given_up_and_what_ran_is_ended(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_host_that_hangs_is_given_up_and_what_ran_is_ended(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("launch.preflight.survey.LIMIT_SECONDS", 1)
     number = tmp_path / "number"
-    site = write_site(tmp_path, hosts={"names": ["a"]})
+    site = own_site(tmp_path, "hosts", hosts={"names": ["a"]})
     hang = f"sleep 1000 & echo $! > {number}; wait"
     with programs(tmp_path / "bin", monkeypatch, ssh=fake_ssh(a=hang)):
         code, found, _ = run_preflight("--site", site, "--runs-folder", str(tmp_path), capsys=capsys)
@@ -570,10 +551,10 @@ def test_a_host_that_hangs_is_given_up_and_what_ran_is_ended(
     assert gone(int(number.read_text()))
 
 
-def test_an_interruption_ends_the_commands_on_all_hosts(tmp_path: Path) -> None:
+def test_an_interruption_ends_the_commands_on_all_hosts(tmp_path):
     number = tmp_path / "number"
 
-    def interrupt() -> None:
+    def interrupt():
         while not number.exists() or not number.read_text():
             time.sleep(0.01)
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
@@ -585,19 +566,19 @@ def test_an_interruption_ends_the_commands_on_all_hosts(tmp_path: Path) -> None:
     assert gone(int(number.read_text()))
 
 
-def test_an_interruption_ends_a_command_that_is_being_started(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interruption_ends_a_command_that_is_being_started(monkeypatch):
     """The interruption arrives after the process has begun and before the call knows of it."""
     killed = threading.Event()
     kill = parallel._kill
 
     class Starting(subprocess.Popen[str]):
-        def __init__(self, words: Sequence[str], **named: Any) -> None:
+        def __init__(self, words, **named):
             super().__init__(words, **named)
             if "60" in words:
                 signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
                 killed.wait(30)
 
-    def noted(process: subprocess.Popen[str]) -> None:
+    def noted(process):
         kill(process)
         killed.set()
 
@@ -621,7 +602,7 @@ def test_an_interruption_ends_a_command_that_is_being_started(monkeypatch: pytes
         ("exit 127", "(exit code 127): no output"),
     ],
 )
-def test_an_unreadable_answer_is_reported(script: str, words: str) -> None:
+def test_an_unreadable_answer_is_reported(script, words):
     outcome = run_for_hosts({"a": ["sh", "-c", script]}, limit_seconds=100)["a"]
     with pytest.raises(UserError, match=re.escape(words)):
         read_answers(made_target(channel="local"), outcome)
@@ -632,9 +613,7 @@ def test_an_unreadable_answer_is_reported(script: str, words: str) -> None:
 
 @pytest.mark.ranks
 @pytest.mark.ci
-def test_two_ranks_of_this_machine_by_horovodrun_and_gloo(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_two_ranks_of_this_machine_by_horovodrun_and_gloo(tmp_path, monkeypatch, capsys):
     for name, value in environment().items():
         monkeypatch.setenv(name, value)
     code, found, progress = run_preflight(
@@ -651,7 +630,7 @@ def test_two_ranks_of_this_machine_by_horovodrun_and_gloo(
     )
 
 
-def local_target(launcher: Any, *, framework: str = "torch", **changes: Any) -> Target:
+def local_target(launcher, *, framework="torch", **changes):
     """Two ranks on this machine."""
     launcher.site = read_launch_site("local")
     wanted = Wanted(frameworks=(framework,), **changes)
@@ -663,15 +642,15 @@ class FakeLauncher:
 
     site: Any
 
-    def __init__(self, *words: str) -> None:
+    def __init__(self, *words):
         self.start = list(words)
 
-    def words(self, *, np: int, controller: str | None) -> list[str]:
+    def words(self, *, np, controller):
         return self.start
 
 
 @pytest.fixture
-def ranks(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Any]]:
+def ranks(monkeypatch):
     for name, value in environment().items():
         monkeypatch.setenv(name, value)
     return lambda target, **more: start_ranks(target, show=lambda line: None, **more)
@@ -679,7 +658,7 @@ def ranks(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Any]]:
 
 @pytest.mark.ranks
 @pytest.mark.ci
-def test_two_ranks_of_keras_by_mpirun(ranks: Callable[..., Any]) -> None:
+def test_two_ranks_of_keras_by_mpirun(ranks):
     """PyTorch's are started over two hosts and by Slurm, below."""
     mpirun = FakeLauncher("mpirun", "-np", "2", "--bind-to", "none", "--oversubscribe")
     target = local_target(mpirun, framework="keras")
@@ -693,7 +672,7 @@ def test_two_ranks_of_keras_by_mpirun(ranks: Callable[..., Any]) -> None:
 
 @pytest.mark.ranks
 @pytest.mark.ci
-def test_ranks_that_do_not_meet(ranks: Callable[..., Any]) -> None:
+def test_ranks_that_do_not_meet(ranks):
     """A launcher of another MPI starts as many runs of one rank."""
     target = local_target(FakeLauncher("env"))
     with pytest.raises(UserError, match="1 rank met instead of 2"):
@@ -702,7 +681,7 @@ def test_ranks_that_do_not_meet(ranks: Callable[..., Any]) -> None:
 
 @pytest.mark.ranks
 @pytest.mark.ci
-def test_ranks_that_fail_say_why(ranks: Callable[..., Any]) -> None:
+def test_ranks_that_fail_say_why(ranks):
     reason = "here: the ranks ended with code 2: torch_impl/preflight_worker.py: error: no GPU was found"
     with pytest.raises(UserError, match=rf"^{reason}.* Try it alone: `env python"):
         ranks(local_target(FakeLauncher("env"), device="gpu"))
@@ -710,7 +689,7 @@ def test_ranks_that_fail_say_why(ranks: Callable[..., Any]) -> None:
         ranks(local_target(FakeLauncher("no-such-launcher")))
 
 
-def test_ranks_that_hang_are_ended(tmp_path: Path, ranks: Callable[..., Any]) -> None:
+def test_ranks_that_hang_are_ended(tmp_path, ranks):
     number = tmp_path / "number"
     hang = FakeLauncher("sh", "-c", f"sleep 1000 & echo $! > {number}; wait")
     with pytest.raises(UserError, match=r"^here: the ranks did not end within 2 s: "):
@@ -719,20 +698,25 @@ def test_ranks_that_hang_are_ended(tmp_path: Path, ranks: Callable[..., Any]) ->
 
 
 @pytest.mark.cluster
-def test_two_hosts_over_ssh(tmp_path: Path) -> None:
+def test_two_hosts_over_ssh(tmp_path):
     """Good hosts pass, to the sum over their ranks; one that does not know our key is reported."""
     with several_hosts(tmp_path, names=["a", "b"]) as hosts:
         keys = {"ssh_port": SSH_PORT, "identity_file": hosts.identity, "names": ["a", "b"]}
 
-        def look(**options: object) -> dict[str, Any]:
+        def look(**options):
             variables = {"PYTHONPATH": str(ROOT)}
-            site = write_site(
-                tmp_path, network_interface="net0", launcher="mpirun", hosts={**keys, **options}, environment=variables
+            site = own_site(
+                tmp_path,
+                "hosts",
+                network_interface="net0",
+                launcher="mpirun",
+                hosts={**keys, **options},
+                environment=variables,
             )
             words = ["--framework", "torch", "--dataset", "none", "--runs-folder", str(tmp_path / "runs")]
             command = [sys.executable, "-m", "launch", "preflight", "--format", "json", "--site", site, *words]
             done = hosts.run("a", command, environment=environment())
-            result: dict[str, Any] = json.loads(done.stdout)
+            result = json.loads(done.stdout)
             assert (result["result"] == "ok") == (done.returncode == 0)
             return result
 
@@ -749,7 +733,7 @@ def test_two_hosts_over_ssh(tmp_path: Path) -> None:
 
 @pytest.mark.cluster
 @pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
-def test_in_a_slurm_job_on_two_nodes(tmp_path: Path) -> None:
+def test_in_a_slurm_job_on_two_nodes(tmp_path):
     """Slurm's own variables name the nodes, srun asks them and starts the ranks."""
     words = ["--format", "json", "--framework", "torch", "--device", "cpu", "--dataset", "none"]
     command = [sys.executable, "-m", "launch", "preflight", *words, "--runs-folder", str(tmp_path / "runs")]

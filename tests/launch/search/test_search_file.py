@@ -9,14 +9,14 @@ from common.errors import UserError
 from launch.search.search_file import Range, grid_size, read_search_file, shipped_searches, steps_of
 
 
-def test_the_shipped_search_is_valid() -> None:
+def test_the_shipped_search_is_valid():
     assert shipped_searches() == ["search"]
     file = read_search_file("search", runs_folder=Path("runs"))
     assert (file.keys.trials, file.frameworks, file.folder) == (20, ["torch", "keras"], Path("runs/search"))
     assert file.draws_once
 
 
-def test_a_trial_is_a_run_with_the_settings_of_its_point(tmp_path: Path) -> None:
+def test_a_trial_is_a_run_with_the_settings_of_its_point(tmp_path):
     file = read_search_file(str(write_search_file(tmp_path)), runs_folder=tmp_path / "runs")
     planned = file.planned("keras", {"learning_rate": 0.03, "momentum": 0.5}, name="keras-t7", point=5)
     assert planned.name == "keras-t7"
@@ -71,7 +71,7 @@ def test_a_trial_is_a_run_with_the_settings_of_its_point(tmp_path: Path) -> None
         ("[space]", "[spaces]", "is not a valid search file"),
     ],
 )
-def test_what_is_wrong_is_said_in_a_line(tmp_path: Path, old: str, new: str, message: str) -> None:
+def test_what_is_wrong_is_said_in_a_line(tmp_path, old, new, message):
     file = write_search_file(tmp_path, old=old, new=new)
     with pytest.raises(UserError) as error:
         read_search_file(str(file), runs_folder=tmp_path / "runs")
@@ -79,7 +79,7 @@ def test_what_is_wrong_is_said_in_a_line(tmp_path: Path, old: str, new: str, mes
     assert "\n" not in str(error.value)
 
 
-def test_an_empty_space_and_a_file_that_is_missing_are_errors(tmp_path: Path) -> None:
+def test_an_empty_space_and_a_file_that_is_missing_are_errors(tmp_path):
     file = write_search_file(tmp_path)
     file.write_text(file.read_text().split("[space]")[0] + "[space]\n")
     with pytest.raises(UserError, match="space: Dictionary should have at least 1 item"):
@@ -88,7 +88,7 @@ def test_an_empty_space_and_a_file_that_is_missing_are_errors(tmp_path: Path) ->
         read_search_file(str(tmp_path / "absent.toml"), runs_folder=tmp_path)
 
 
-def test_a_grid_has_the_choices_and_the_steps_of_its_axes(tmp_path: Path) -> None:
+def test_a_grid_has_the_choices_and_the_steps_of_its_axes(tmp_path):
     assert steps_of(Range(low=0.1, high=0.4, step=0.1)) == pytest.approx([0.1, 0.2, 0.3, 0.4])
     assert steps_of(Range(low=1, high=6, step=2)) == [1, 3, 5]
     assert steps_of(Range(low=1, high=3)) == [1, 2, 3]

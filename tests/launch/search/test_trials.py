@@ -5,49 +5,46 @@ import socket
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Generator
 from pathlib import Path
-from typing import Any
 
 import optuna
 import pytest
 from builders import make_record, make_status, write_run
 from filelock import FileLock
 from made_trials import made_run, write_search_file
-from rule_workers import environment
+from processes import environment
 
 from common.run_folder.records import read_epochs, read_run
-from common.run_folder.search_record import SearchRecord, TrialRecord, read_search
+from common.run_folder.search_record import read_search
 from launch import __main__ as launch
 from launch.search.sampling import adaptive_sampler, fixed_points
 from launch.search.search_file import read_search_file
 from launch.search.studies import Studies
-from launch.starting.lanes import Lane
 
 PAUSE = "launch.starting.lanes.POLL_SECONDS"
 MAKE = "launch.search.trials.make_run"
 
 
 @pytest.fixture(autouse=True)
-def _trials_are_made(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def _trials_are_made(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(PAUSE, 0.0)
     monkeypatch.setattr(MAKE, made_run)
 
 
-def search(*arguments: str) -> int:
+def search(*arguments):
     return launch.main(["search", "made.toml", *arguments])
 
 
-def recorded() -> SearchRecord:
+def recorded():
     return read_search(Path("runs/made"))
 
 
-def states() -> Counter[str]:
+def states():
     return Counter(trial.state for trial in recorded().trials)
 
 
-def points_of(framework: str) -> list[dict[str, Any]]:
+def points_of(framework):
     trials = (trial for trial in recorded().trials if trial.framework == framework)
     return [trial.params for trial in sorted(trials, key=lambda one: one.point)]
 
@@ -55,7 +52,7 @@ def points_of(framework: str) -> list[dict[str, Any]]:
 @pytest.mark.parametrize(
     "sampler", ["random", *(pytest.param(name, marks=pytest.mark.ci) for name in ("quasi-random", "grid"))]
 )
-def test_points_are_drawn_once_for_both_frameworks(tmp_path: Path, sampler: str) -> None:
+def test_points_are_drawn_once_for_both_frameworks(tmp_path, sampler):
     part = "{ low = 0.001, high = 0.1, log = true }"
     choices = "[0.01, 0.02]" if sampler == "grid" else part
     write_search_file(tmp_path, sampler=sampler, old=part, new=choices)
@@ -74,7 +71,7 @@ def test_points_are_drawn_once_for_both_frameworks(tmp_path: Path, sampler: str)
         assert trial.score == run.epochs[-1].validation_accuracy
 
 
-def test_more_trials_begin_with_the_points_of_fewer(tmp_path: Path) -> None:
+def test_more_trials_begin_with_the_points_of_fewer(tmp_path):
     for sampler in ("random", "quasi-random"):
         few = read_search_file(str(write_search_file(tmp_path, sampler=sampler)), runs_folder=tmp_path)
         many = write_search_file(tmp_path, sampler=sampler, old="trials = 4", new="trials = 9")
@@ -84,7 +81,7 @@ def test_more_trials_begin_with_the_points_of_fewer(tmp_path: Path) -> None:
         assert values[0] < 0.01 < values[-1]
 
 
-def test_the_study_is_one_that_any_tool_of_optuna_reads(tmp_path: Path) -> None:
+def test_the_study_is_one_that_any_tool_of_optuna_reads(tmp_path):
     write_search_file(tmp_path, old="journal", new="sqlite")
     assert search() == 0
     for framework in ("torch", "keras"):
@@ -96,7 +93,7 @@ def test_the_study_is_one_that_any_tool_of_optuna_reads(tmp_path: Path) -> None:
 
 
 @pytest.mark.ci
-def test_the_same_command_has_nothing_left_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_same_command_has_nothing_left_to_do(tmp_path, capsys):
     write_search_file(tmp_path)
     assert search() == 0
     before = recorded()
@@ -113,11 +110,11 @@ def test_the_same_command_has_nothing_left_to_do(tmp_path: Path, capsys: pytest.
     assert "the search was started with other settings. Received: space.momentum [0.0, 0.6, 0.9] instead of" in error
 
 
-def failing(first: int, error: str) -> Callable[..., Generator[None, None, Any]]:
+def failing(first, error):
     """Return a stand-in for `make_run` that fails or is interrupted at the first calls."""
     calls = []
 
-    def run(plan: Any, planned: Any, *, lane: Lane, advance: Any) -> Generator[None, None, Any]:
+    def run(plan, planned, *, lane, advance):
         calls.append(planned.name)
         if len(calls) > first:
             return (yield from made_run(plan, planned, lane=lane, advance=advance))
@@ -133,9 +130,7 @@ def failing(first: int, error: str) -> Callable[..., Generator[None, None, Any]]
     return run
 
 
-def test_failed_trials_do_not_stop_the_others_and_are_made_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_failed_trials_do_not_stop_the_others_and_are_made_again(tmp_path, monkeypatch, capsys):
     write_search_file(tmp_path)
     with monkeypatch.context() as patch:
         patch.setattr(MAKE, failing(2, "the disk is full"))
@@ -153,9 +148,7 @@ def test_failed_trials_do_not_stop_the_others_and_are_made_again(
 
 
 @pytest.mark.parametrize("sampler", [pytest.param("random", marks=pytest.mark.ci), "tpe"])
-def test_an_interrupted_search_is_resumed_at_the_same_point(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], sampler: str
-) -> None:
+def test_an_interrupted_search_is_resumed_at_the_same_point(tmp_path, monkeypatch, capsys, sampler):
     write_search_file(tmp_path, sampler=sampler)
     with monkeypatch.context() as patch:
         patch.setattr(MAKE, failing(1, "interrupt"))
@@ -170,7 +163,7 @@ def test_an_interrupted_search_is_resumed_at_the_same_point(
     assert (again.run, again.params) == ("torch-t4", ended.params)
 
 
-def left_running(tmp_path: Path, *, worker: int = 1, storage: str = "journal", **status: Any) -> TrialRecord:
+def left_running(tmp_path, *, worker=1, storage="journal", **status):
     """Start a trial that is left running, as by a command that was killed; return it."""
     file = write_search_file(tmp_path, old='trials = 4\nstorage = "journal"', new=f'trials = 1\nstorage = "{storage}"')
     searched = read_search_file(str(file), runs_folder=Path("runs"))
@@ -188,7 +181,7 @@ def left_running(tmp_path: Path, *, worker: int = 1, storage: str = "journal", *
 
 
 @pytest.mark.parametrize("state", [None, "killed", "interrupted"])
-def test_a_trial_that_a_killed_command_left_running_is_made_again(tmp_path: Path, state: str | None) -> None:
+def test_a_trial_that_a_killed_command_left_running_is_made_again(tmp_path, state):
     here = {"host": socket.gethostname(), "process": 2**22 + 1}  # which no process can have
     status = {None: {}, "killed": here | {"state": "running"}, "interrupted": here | {"state": "interrupted"}}[state]
     left = left_running(tmp_path, **status)
@@ -200,7 +193,7 @@ def test_a_trial_that_a_killed_command_left_running_is_made_again(tmp_path: Path
 
 
 @pytest.mark.ci
-def test_a_trial_of_another_worker_is_left_to_it(tmp_path: Path) -> None:
+def test_a_trial_of_another_worker_is_left_to_it(tmp_path):
     left_running(tmp_path, worker=2)
     assert search() == 0
     assert states() == {"running": 1, "finished": 1}
@@ -209,7 +202,7 @@ def test_a_trial_of_another_worker_is_left_to_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.ci
-def test_sqlite_and_numbers_of_workers_are_for_one_host(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_sqlite_and_numbers_of_workers_are_for_one_host(tmp_path, capsys):
     left_running(tmp_path, storage="sqlite", host="elsewhere")
     assert search("--worker", "2") == 2
     assert (
@@ -224,7 +217,7 @@ def test_sqlite_and_numbers_of_workers_are_for_one_host(tmp_path: Path, capsys: 
 
 
 @pytest.mark.ci
-def test_one_command_for_each_number_of_a_worker(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_command_for_each_number_of_a_worker(tmp_path, capsys):
     write_search_file(tmp_path)
     Path("runs/made").mkdir(parents=True)
     with FileLock("runs/made/.worker-1.lock"):
@@ -233,7 +226,7 @@ def test_one_command_for_each_number_of_a_worker(tmp_path: Path, capsys: pytest.
         assert search("--worker", "2") == 0
 
 
-def test_a_pruned_trial_keeps_its_epochs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_pruned_trial_keeps_its_epochs(tmp_path, capsys):
     write_search_file(tmp_path, sampler="tpe", old="trials = 4", new='trials = 12\npruner = "median"')
     file = tmp_path / "made.toml"
     file.write_text(file.read_text().replace(', "keras"', ""))
@@ -257,7 +250,7 @@ def test_a_pruned_trial_keeps_its_epochs(tmp_path: Path, capsys: pytest.CaptureF
 
 @pytest.mark.ci
 @pytest.mark.parametrize("pruner", ["successive-halving", "hyperband"])
-def test_each_pruner_works(tmp_path: Path, pruner: str) -> None:
+def test_each_pruner_works(tmp_path, pruner):
     text = f'trials = 20\npruner = "{pruner}"'
     write_search_file(tmp_path, sampler="tpe", old="trials = 4", new=text)
     file = tmp_path / "made.toml"
@@ -268,14 +261,14 @@ def test_each_pruner_works(tmp_path: Path, pruner: str) -> None:
 
 
 @pytest.mark.ci
-def test_cma_es_takes_ranges_and_choices(tmp_path: Path) -> None:
+def test_cma_es_takes_ranges_and_choices(tmp_path):
     text = "[space]\nweight_decay = { low = 0.0, high = 0.1 }"
     write_search_file(tmp_path, sampler="cma-es", old="[space]", new=text)
     assert search() == 0
     assert states() == {"finished": 8}
 
 
-def test_each_worker_and_each_start_has_a_seed_of_its_own(tmp_path: Path) -> None:
+def test_each_worker_and_each_start_has_a_seed_of_its_own(tmp_path):
     file = read_search_file(str(write_search_file(tmp_path, sampler="tpe")), runs_folder=tmp_path)
     drawn = set()
     for worker, made in [(1, 0), (2, 0), (1, 3), (1, 0)]:
@@ -285,7 +278,7 @@ def test_each_worker_and_each_start_has_a_seed_of_its_own(tmp_path: Path) -> Non
 
 
 @pytest.mark.ci
-def test_a_combination_that_is_no_setting_fails_its_trial_alone(tmp_path: Path) -> None:
+def test_a_combination_that_is_no_setting_fails_its_trial_alone(tmp_path):
     """Each of both is valid with the first choice of the other."""
     old = "momentum = [0.0, 0.5, 0.9]"
     write_search_file(tmp_path, sampler="grid", old=old, new="momentum = [0.5, 0.0]\nnesterov = [false, true]")
@@ -297,21 +290,13 @@ def test_a_combination_that_is_no_setting_fails_its_trial_alone(tmp_path: Path) 
     assert "--nesterov needs momentum" in failed.reason
 
 
-def test_a_dry_run_prints_every_command_and_makes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_dry_run_prints_every_command_and_makes_nothing(tmp_path, capsys):
     write_search_file(tmp_path)
     assert search("--dry-run") == 0
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 9
     assert re.search(r"torch_impl/train.py .*--learning-rate 0\.\d+ .*--seed 1 .*--name torch-t0$", lines[0])
     assert lines[-1] == "4 trials of each framework (torch, keras); random points, drawn once"
-    assert not Path("runs").exists()
-
-
-def test_trials_at_once_share_this_host(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write_search_file(tmp_path)
-    assert search("--at-once", "2", "--hosts", "node1:2") == 2
-    assert "runs at once share this host alone. Received: --at-once and node1:2" in capsys.readouterr().err
-    assert search("--cores-per-run", "1") == 2
     assert not Path("runs").exists()
 
 
@@ -327,7 +312,7 @@ sys.exit(main(["search", "made.toml", "--worker", sys.argv[1]]))
 
 
 @pytest.mark.ci
-def test_two_workers_share_one_journal(tmp_path: Path) -> None:
+def test_two_workers_share_one_journal(tmp_path):
     write_search_file(tmp_path, sampler="tpe", old="trials = 4", new="trials = 10")
     workers = [
         subprocess.Popen(

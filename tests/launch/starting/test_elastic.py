@@ -1,11 +1,7 @@
 """How ranks that come and go are started: the names of this host, the words of horovodrun, and what is refused."""
 
-import os
 import socket
 import subprocess
-import sys
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -20,25 +16,25 @@ from launch.starting.processes import Ended
 DATASET = "synthetic:256x28x28x1x3"
 
 
-def start(folder: Path, *, hosts: str | None = None, **numbers: int) -> ElasticStart:
+def start(folder, *, hosts=None, **numbers):
     return ElasticStart(
         launcher=launcher_at(None, hosts=hosts), folder=folder, **{"np": 2, "least": 1, "most": 4, **numbers}
     )
 
 
-def test_every_rank_of_this_host_has_a_name_that_leads_to_it() -> None:
+def test_every_rank_of_this_host_has_a_name_that_leads_to_it():
     names = aliases_of_this_host(MOST_ALIASES)
     assert len(set(names)) == MOST_ALIASES
     assert {socket.gethostbyname(name) for name in names} == {"127.0.0.1"}
 
 
-def test_the_script_lists_the_hosts_that_are_in_the_file(tmp_path: Path) -> None:
+def test_the_script_lists_the_hosts_that_are_in_the_file(tmp_path):
     folder = tmp_path / "a folder"  # with a space
     folder.mkdir()
     one = start(folder)
     one.write_files()
 
-    def listed() -> list[str]:
+    def listed():
         return subprocess.run([folder / "hosts.sh"], capture_output=True, text=True, check=True).stdout.split()
 
     assert listed() == ["localhost:1", "127.0.0.1:1"]
@@ -47,7 +43,7 @@ def test_the_script_lists_the_hosts_that_are_in_the_file(tmp_path: Path) -> None
     assert one.variables == {HOST_ALIASES: "localhost,127.0.0.1,127.0.0.01,127.0.0.001"}
 
 
-def test_named_hosts_have_all_their_slots_and_no_other_names(tmp_path: Path) -> None:
+def test_named_hosts_have_all_their_slots_and_no_other_names(tmp_path):
     one = start(tmp_path, hosts="node1:2,node2:4")
     one.write_files()
     assert one.hosts_file.read_text() == "node1:2\nnode2:4\n"
@@ -55,7 +51,7 @@ def test_named_hosts_have_all_their_slots_and_no_other_names(tmp_path: Path) -> 
     assert "--network-interfaces" not in one.words()
 
 
-def test_the_command_is_horovodruns(tmp_path: Path) -> None:
+def test_the_command_is_horovodruns(tmp_path):
     assert start(tmp_path).words() == [
         *("horovodrun", "-np", "2", "--min-np", "1", "--max-np", "4"),
         *("--host-discovery-script", str(tmp_path / "hosts.sh")),
@@ -64,21 +60,19 @@ def test_the_command_is_horovodruns(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("numbers", [{"least": 3}, {"most": 1}, {"least": 0}, {"np": 5}])
-def test_numbers_that_do_not_fit_together_are_refused(numbers: dict[str, int], tmp_path: Path) -> None:
+def test_numbers_that_do_not_fit_together_are_refused(numbers, tmp_path):
     with pytest.raises(UserError, match="the number of ranks lies between the least and the most"):
         start(tmp_path, **numbers)
 
 
-def run_main(arguments: list[str]) -> int:
+def run_main(arguments):
     try:
         return main(arguments)
     except SystemExit as stop:
         return int(stop.code or 0)
 
 
-def test_a_dry_run_prints_the_command_and_starts_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_dry_run_prints_the_command_and_starts_nothing(tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
     arguments = ["train", "--elastic", "--np", "2", "--max-np", "3", "--dry-run", "--", "--dataset", DATASET]
     assert run_main(arguments) == 0
@@ -89,38 +83,19 @@ def test_a_dry_run_prints_the_command_and_starts_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
-REFUSED: list[tuple[list[str], str]] = [
-    (["--min-np", "1"], "only ranks of an elastic run come and go"),
-    (["--elastic", "--controller", "mpi"], "are connected by Gloo"),
-    (["--elastic", "--min-np", "3"], "the number of ranks lies between"),
-    (["--elastic", "--np", "3", "--hosts", "node1:1,node2:1", "--dry-run"], "fewer slots than ranks. Received: 3"),
-    (["--elastic", "--hosts", "node1:2", "--dry-run"], "a network that two hosts share. Received: --elastic"),
-    (["--elastic", "--max-np", "65", "--dry-run"], "takes at most 64 ranks that come and go. Received: 65"),
-    (["--elastic", "--hosts", "unknown.invalid:1,node1:1", "--", "--dataset", DATASET], "ssh"),
-    (["--elastic", "--site", "cte-power"], "ranks come and go on this machine and on hosts that are named"),
-    (["--elastic", "--", "--strategy", "server", "--servers", "1"], "what no other rank has"),
-]
-
-
-@pytest.mark.parametrize(("arguments", "message"), REFUSED)
-def test_what_cannot_be_elastic_is_one_line(
-    arguments: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any
-) -> None:
+def test_hosts_that_ssh_does_not_reach_are_one_line(tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
-    assert run_main(["train", "--np", "2", *arguments]) == 2
-    error = capfd.readouterr().err
-    assert error.count("\n") == 1
-    assert message in error
+    words = ["--elastic", "--hosts", "unknown.invalid:1,node1:1", "--", "--dataset", DATASET]
+    assert run_main(["train", "--np", "2", *words]) == 2
+    (line,) = capfd.readouterr().err.splitlines()
+    assert "ssh does not reach" in line
 
 
-def started_again(
-    monkeypatch: pytest.MonkeyPatch, *, ends: list[Ended], state: str | None, restarts: int
-) -> tuple[int, list[list[str]]]:
+def started_again(monkeypatch, *, ends, state, restarts):
     """Run `launch train --restarts` with ranks that end in these ways; return its exit code, and what it started."""
-    commands: list[list[str]] = []
+    commands = []
 
-    def run_to_end(command: list[str], *, environment: dict[str, str]) -> Ended:
+    def run_to_end(command, *, environment):
         commands.append(command)
         return ends[len(commands) - 1]
 
@@ -146,9 +121,8 @@ LOST, DONE = Ended(137, was_interrupted=False), Ended(0, was_interrupted=False)
     ],
 )
 def test_ranks_are_started_again_while_they_end_by_themselves(
-    ends: list[Ended], state: str | None, restarts: int, code: int, starts: int, tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch, capfd: Any,
-) -> None:  # fmt: skip
+    ends, state, restarts, code, starts, tmp_path, monkeypatch, capfd
+):
     monkeypatch.chdir(tmp_path)
     got, commands = started_again(monkeypatch, ends=ends, state=state, restarts=restarts)
     assert (got, len(commands)) == (code, starts)
@@ -157,11 +131,3 @@ def test_ranks_are_started_again_while_they_end_by_themselves(
     assert "--on-stall end" in " ".join(commands[0])
     assert commands[0][commands[0].index("--name") + 1].startswith("torch-np1-")
     assert capfd.readouterr().out.count(", from the newest checkpoint") == starts - 1
-
-
-def test_a_start_that_resumes_another_run_is_not_started_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert run_main(["train", "--restarts", "2", "--", "--resume", "runs/a"]) == 2
-    assert "finds it again by its name" in capfd.readouterr().err

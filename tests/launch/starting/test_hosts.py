@@ -1,19 +1,17 @@
 """Several plain hosts over ssh: two hosts of namespaces with an sshd each, both frameworks, Gloo and MPI."""
 
-import json
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 import pytest
-from two_hosts import INTERFACE, ROOT, SSH_PORT, Hosts, several_hosts
+from sites_and_jobs import own_site
+from two_hosts import INTERFACE, ROOT, SSH_PORT, several_hosts
 from waiting import wait_until
 
 from common.errors import UserError
 from common.run_folder.records import read_run
 from launch.sites.site_files import read_launch_site
-from launch.starting.launchers import Launcher, Slots, launcher_at, parse_hosts
+from launch.starting.launchers import Launcher, Slots, parse_hosts
 
 SMALL = ["--device", "cpu", "--threads", "1", "--dataset", "synthetic:1200x28x28x1x10", "--model", "mlp"]
 SHORT = [*SMALL, "--epochs", "1", "--max-steps", "4"]
@@ -21,36 +19,29 @@ LAUNCH = [sys.executable, "-m", "launch"]
 
 
 @pytest.fixture(scope="module")
-def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
+def hosts(tmp_path_factory):
     """Two hosts, a and b."""
     with several_hosts(tmp_path_factory.mktemp("hosts"), names=["a", "b"]) as found:
         yield found
 
 
-def write_site(folder: Path, *, launch: Sequence[str] = (), hosts: Sequence[str] = ()) -> Path:
-    """Write a site of one's own."""
-    path = folder / "two.toml"
-    lines = [
-        "[launch]", 'title = "two hosts"', 'source = "a test"', "checked = 2026-11-21", 'scheduler = "hosts"',
-        'nodes = ["hosts"]', f"network_interface = {json.dumps(INTERFACE)}", *launch, "[launch.hosts]", *hosts,
-    ]  # fmt: skip
-    path.write_text("\n".join(lines) + "\n")
-    return path
+def write_site(folder, hosts, **launch):
+    """Write the site of these hosts."""
+    return own_site(folder, "hosts", name="two", network_interface=INTERFACE, **launch, hosts=hosts)
 
 
-def options_of(hosts: Hosts, **others: object) -> list[str]:
-    """Return the lines of [launch.hosts] for these hosts, some replaced."""
-    values = {"names": ["a:1", "b:1"], "ssh_port": SSH_PORT, "identity_file": hosts.identity, **others}
-    return [f"{name} = {json.dumps(value)}" for name, value in values.items() if value is not None]
+def options_of(hosts, **others):
+    """Return [launch.hosts] for these hosts, some options replaced."""
+    return {"names": ["a:1", "b:1"], "ssh_port": SSH_PORT, "identity_file": hosts.identity, **others}
 
 
 @pytest.mark.cluster
 @pytest.mark.parametrize("controller", ["gloo", "mpi"])
 @pytest.mark.parametrize("framework", ["torch", "keras"])
-def test_both_frameworks_train_on_two_hosts(hosts: Hosts, tmp_path: Path, framework: str, controller: str) -> None:
-    site = write_site(tmp_path, hosts=options_of(hosts))
+def test_both_frameworks_train_on_two_hosts(hosts, tmp_path, framework, controller):
+    site = write_site(tmp_path, options_of(hosts))
     folder = tmp_path / "all runs"  # a blank, which two shells see
-    words = ["train", "--site", str(site), "--framework", framework, "--np", "2", "--controller", controller]
+    words = ["train", "--site", site, "--framework", framework, "--np", "2", "--controller", controller]
     done = hosts.run("a", [*LAUNCH, *words, "--", *SHORT, "--runs-folder", str(folder), "--name", "one"])
     assert done.returncode == 0, done.stdout + done.stderr
     assert "ranks: 2 on a, b" in done.stdout
@@ -61,12 +52,14 @@ def test_both_frameworks_train_on_two_hosts(hosts: Hosts, tmp_path: Path, framew
 
 
 @pytest.mark.cluster
-def test_a_job_runs_on_hosts_of_a_site_by_mpirun(hosts: Hosts, tmp_path: Path) -> None:
-    launch = ['launcher = "mpirun"', f"runs_folder = {json.dumps(str(tmp_path / 'runs'))}",
-              'environment = { OMPI_ALLOW_RUN_AS_ROOT = "1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM = "1" }']  # fmt: skip
-    site = write_site(tmp_path, launch=launch, hosts=options_of(hosts, names=["b:1", "a:2"]))
+def test_a_job_runs_on_hosts_of_a_site_by_mpirun(hosts, tmp_path):
+    environment = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    site = write_site(
+        tmp_path, options_of(hosts, names=["b:1", "a:2"]), launcher="mpirun", runs_folder=str(tmp_path / "runs"),
+        environment=environment,
+    )  # fmt: skip
     jobs = ["--jobs-folder", str(tmp_path / "jobs")]
-    words = ["--site", str(site), "--nodes", "2", "--no-preflight", "--name", "job", *jobs]
+    words = ["--site", site, "--nodes", "2", "--no-preflight", "--name", "job", *jobs]
     submitted = hosts.run("a", [*LAUNCH, "submit", *words, "--", "torch_impl/train.py", *SHORT])
     assert submitted.returncode == 0, submitted.stderr
     log = wait_for_state(hosts, "job", "finished", jobs=jobs)
@@ -76,13 +69,11 @@ def test_a_job_runs_on_hosts_of_a_site_by_mpirun(hosts: Hosts, tmp_path: Path) -
 
 
 @pytest.mark.cluster
-@pytest.mark.long
 @pytest.mark.parametrize("controller", ["gloo", "mpi"])
-def test_a_cancelled_job_leaves_no_rank_on_any_host(hosts: Hosts, tmp_path: Path, controller: str) -> None:
-    launch = [f"runs_folder = {json.dumps(str(tmp_path / 'runs'))}", f'controller = "{controller}"']
-    site = write_site(tmp_path, launch=launch, hosts=options_of(hosts))
+def test_a_cancelled_job_leaves_no_rank_on_any_host(hosts, tmp_path, controller):
+    site = write_site(tmp_path, options_of(hosts), runs_folder=str(tmp_path / "runs"), controller=controller)
     jobs = ["--jobs-folder", str(tmp_path / "jobs")]
-    words = ["--site", str(site), "--nodes", "2", "--no-preflight", "--name", "endless", *jobs]
+    words = ["--site", site, "--nodes", "2", "--no-preflight", "--name", "endless", *jobs]
     endless = [*SMALL, "--epochs", "1000000"]
     submitted = hosts.run("a", [*LAUNCH, "submit", *words, "--", "torch_impl/train.py", *endless])
     assert submitted.returncode == 0, submitted.stderr
@@ -94,18 +85,18 @@ def test_a_cancelled_job_leaves_no_rank_on_any_host(hosts: Hosts, tmp_path: Path
     wait_until(lambda: not ranks_on(hosts, "a") and not ranks_on(hosts, "b"), shown=lambda: log.read_text())
 
 
-def ranks_on(hosts: Hosts, host: str) -> list[str]:
+def ranks_on(hosts, host):
     """Return the trainers that run on a host, a command line each."""
     return [line for line in hosts.running(host) if line.startswith("python torch_impl/train.py")]
 
 
-def wait_for_state(hosts: Hosts, name: str, state: str, *, jobs: Sequence[str]) -> str:
+def wait_for_state(hosts, name, state, *, jobs):
     """Wait until a job has this status; return its log."""
 
-    def shown() -> str:
+    def shown():
         return hosts.run("a", [*LAUNCH, "status", name, *jobs]).stdout
 
-    def log() -> str:
+    def log():
         return hosts.run("a", [*LAUNCH, "logs", name, *jobs]).stdout
 
     wait_until(lambda: f"  {state} " in shown(), shown=lambda: shown() + log())
@@ -124,12 +115,10 @@ def wait_for_state(hosts: Hosts, name: str, state: str, *, jobs: Sequence[str]) 
     ],
     ids=["no sshd", "key", "host key", "name", "two names"],
 )
-def test_an_unreachable_host_is_reported_in_one_line(
-    hosts: Hosts, tmp_path: Path, changed: dict[str, object], named: str, words: Sequence[str]
-) -> None:
-    site = write_site(tmp_path, hosts=options_of(hosts, **changed))
+def test_an_unreachable_host_is_reported_in_one_line(hosts, tmp_path, changed, named, words):
+    site = write_site(tmp_path, options_of(hosts, **changed))
     size = str(len(named.split(",")))
-    train = ["train", "--site", str(site), "--hosts", named, "--np", size, "--", *SHORT]
+    train = ["train", "--site", site, "--hosts", named, "--np", size, "--", *SHORT]
     done = hosts.run("a", [*LAUNCH, *train, "--runs-folder", str(tmp_path / "runs")])
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
@@ -138,9 +127,9 @@ def test_an_unreachable_host_is_reported_in_one_line(
 
 
 @pytest.mark.cluster
-def test_a_job_is_not_submitted_where_a_host_is_unreachable(hosts: Hosts, tmp_path: Path) -> None:
-    site = write_site(tmp_path, hosts=options_of(hosts, ssh_port=2))
-    submit = ["submit", "--site", str(site), "--nodes", "2", "--jobs-folder", str(tmp_path / "jobs")]
+def test_a_job_is_not_submitted_where_a_host_is_unreachable(hosts, tmp_path):
+    site = write_site(tmp_path, options_of(hosts, ssh_port=2))
+    submit = ["submit", "--site", site, "--nodes", "2", "--jobs-folder", str(tmp_path / "jobs")]
     done = hosts.run("a", [*LAUNCH, *submit, "--", "torch_impl/train.py", *SHORT])
     assert done.returncode == 2
     assert "error: ssh does not reach b, port 2." in done.stderr.splitlines()[-1]
@@ -148,15 +137,15 @@ def test_a_job_is_not_submitted_where_a_host_is_unreachable(hosts: Hosts, tmp_pa
 
 
 @pytest.mark.cluster
-def test_hosts_of_a_host_file_are_taken(hosts: Hosts, tmp_path: Path) -> None:
-    site = write_site(tmp_path, hosts=options_of(hosts, names=[]))
+def test_hosts_of_a_host_file_are_taken(hosts, tmp_path):
+    site = write_site(tmp_path, options_of(hosts, names=[]))
     file = tmp_path / "hosts"
     file.write_text("# of the lab\na slots=2\n\nb slots=4  # the new one\n")
-    train = ["train", "--site", str(site), "--hosts", str(file), "--np", "5", "--dry-run", "--", *SHORT]
+    train = ["train", "--site", site, "--hosts", str(file), "--np", "5", "--dry-run", "--", *SHORT]
     done = hosts.run("a", [*LAUNCH, *train])
     assert "horovodrun -np 5 -H a:2,b:3 --disable-cache -p 2222 " in done.stdout, done.stderr
     named = subprocess.run(
-        [*LAUNCH, "submit", "--site", str(site), "--dry-run", "--", "torch_impl/train.py", *SHORT],
+        [*LAUNCH, "submit", "--site", site, "--dry-run", "--", "torch_impl/train.py", *SHORT],
         cwd=ROOT, capture_output=True, text=True,
     )  # fmt: skip
     assert named.returncode == 2
@@ -164,7 +153,7 @@ def test_hosts_of_a_host_file_are_taken(hosts: Hosts, tmp_path: Path) -> None:
 
 
 @pytest.mark.cluster
-def test_commands_run_on_all_hosts_and_end_there_at_the_limit(hosts: Hosts) -> None:
+def test_commands_run_on_all_hosts_and_end_there_at_the_limit(hosts):
     code = f"""
 from launch.starting.parallel import run_for_hosts
 from launch.starting.ssh import Ssh
@@ -188,53 +177,25 @@ for outcome in run(["sleep", "86399"], limit_seconds=1):
 
 
 @pytest.mark.cluster
-def test_a_folder_that_horovodrun_cannot_enter_on_other_hosts_is_refused(hosts: Hosts, tmp_path: Path) -> None:
-    site = write_site(tmp_path, hosts=options_of(hosts))
+def test_a_folder_that_horovodrun_cannot_enter_on_other_hosts_is_refused(hosts, tmp_path):
+    site = write_site(tmp_path, options_of(hosts))
     folder = tmp_path / "with blank"
     folder.mkdir()
-    train = [*LAUNCH, "train", "--site", str(site), "--np", "2", "--", *SHORT]
+    train = [*LAUNCH, "train", "--site", site, "--np", "2", "--", *SHORT]
     done = hosts.run("a", ["sh", "-c", 'cd "$0" && exec "$@"', str(folder), *train])
     assert done.returncode == 2
     assert "error: horovodrun does not find this folder on other hosts." in done.stderr
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"identity_file": "/root/my key"}, "hosts.identity_file: write a path without blanks"),
-        ({"mpi_folder": "/opt/$(reboot)"}, "hosts.mpi_folder: write a path without blanks"),
-        ({"ssh_port": 70000}, "hosts.ssh_port: Input should be less than 65536. Received: 70000"),
-        ({"names": ["a;reboot:1"]}, "hosts.names.0: write a host and its slots"),
-    ],
-)
-def test_what_launchers_would_hand_to_a_shell_is_refused(
-    tmp_path: Path, options: dict[str, object], words: str
-) -> None:
-    path = write_site(tmp_path, hosts=[f"{name} = {json.dumps(value)}" for name, value in options.items()])
-    with pytest.raises(UserError) as caught:
-        read_launch_site(str(path))
-    assert words in str(caught.value)
-
-
 @pytest.mark.parametrize("text", ["a b:1", "-oProxyCommand:1", "a:1,$(reboot):1", "a:0", "a:1,a:2", "user@a:1", ""])
-def test_invalid_hosts_are_refused(text: str) -> None:
+def test_invalid_hosts_are_refused(text):
     with pytest.raises(UserError):
         parse_hosts(text)
 
 
-@pytest.mark.parametrize("hosts", ["", " "])
-def test_no_host_is_not_this_machine(hosts: str) -> None:
-    with pytest.raises(UserError, match=r"no host is named\. Received: --hosts ''"):
-        launcher_at(None, hosts=hosts)
-    with pytest.raises(UserError, match="unknown site"):
-        launcher_at("", hosts=None)
-
-
-def test_launcher_arguments_for_hosts(tmp_path: Path) -> None:
-    hosts = ['names = ["a:2", "b:2"]', "ssh_port = 2222", 'identity_file = "/home/me/key"', 'mpi_folder = "/opt/mpi"']
-    start = Launcher(
-        site=read_launch_site(str(write_site(tmp_path, hosts=hosts))), hosts=[Slots("a", 2), Slots("b", 2)]
-    )
+def test_launcher_arguments_for_hosts(tmp_path):
+    hosts = {"names": ["a:2", "b:2"], "ssh_port": 2222, "identity_file": "/home/me/key", "mpi_folder": "/opt/mpi"}
+    start = Launcher(site=read_launch_site(write_site(tmp_path, hosts)), hosts=[Slots("a", 2), Slots("b", 2)])
     reached = ["-H", "a:2,b:1", "--disable-cache", "-p", "2222", "-i", "/home/me/key"]
     interface = ["--network-interfaces", INTERFACE]
     prefix = ["--mpi-args=--prefix /opt/mpi"]

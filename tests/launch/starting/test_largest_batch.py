@@ -2,32 +2,28 @@
 
 import re
 import sys
-from pathlib import Path
 
 import pytest
-from trainer_runs import finish, start_command
+from processes import finish, start_command
 
 from common.config import parse_command_line
 from common.errors import UserError
-from common.training.run_setup import RunSetup, prepare_run
-from launch import __main__ as launch
+from common.training.run_setup import prepare_run
 from launch.starting import largest_batch
 from launch.starting.largest_batch import find_largest_batch
 
 DATA = ["--dataset", "synthetic:1000x8x8x1x3", "--model", "mlp", "--device", "cpu", "--threads", "1"]
 
 
-def experiment_of(size: int) -> RunSetup:
+def experiment_of(size):
     return prepare_run(parse_command_line(DATA, program="train.py"), size=size)
 
 
 @pytest.mark.parametrize(("limit", "size"), [(0, 1), (1, 1), (31, 1), (32, 1), (33, 1), (700, 1), (1000, 1), (333, 3)])
-def test_the_answer_is_the_largest_up_to_its_fineness(
-    limit: int, size: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    tried: list[int] = []
+def test_the_answer_is_the_largest_up_to_its_fineness(limit, size, monkeypatch, capsys):
+    tried = []
 
-    def fits(command: object, folder: object, *, batch: int, limit_bytes: float) -> tuple[bool, str]:
+    def fits(command, folder, *, batch, limit_bytes):
         tried.append(batch)
         assert limit_bytes == 3e9
         return batch <= limit, ""
@@ -46,7 +42,7 @@ def test_the_answer_is_the_largest_up_to_its_fineness(
         assert last == "not even one image fits"
 
 
-def search(folder: Path, framework: str, *more: str) -> list[str]:
+def search(folder, framework, *more):
     command = [sys.executable, "-m", "launch", "train", "--framework", framework, "--np", "1", "--find-largest-batch"]
     ended = finish(start_command([*command, *more], folder=folder), within_seconds=300)
     return [str(ended.code), *ended.stdout.splitlines(), ended.stderr]
@@ -54,7 +50,7 @@ def search(folder: Path, framework: str, *more: str) -> list[str]:
 
 @pytest.mark.ranks
 @pytest.mark.ci
-def test_all_samples_fit_into_much_memory(tmp_path: Path) -> None:
+def test_all_samples_fit_into_much_memory(tmp_path):
     code, first, *tries, last, _ = search(tmp_path, "torch", "--", *DATA, "--batch-size", "7")
     assert code == "0"
     batches = "batches of 1 to 1,000 images per rank, 1,000 by the numbers of the model"
@@ -67,7 +63,7 @@ def test_all_samples_fit_into_much_memory(tmp_path: Path) -> None:
 
 @pytest.mark.ranks
 @pytest.mark.ci
-def test_nothing_fits_into_no_memory_and_no_process_remains(tmp_path: Path) -> None:
+def test_nothing_fits_into_no_memory_and_no_process_remains(tmp_path):
     code, _, *tries, last, _ = search(tmp_path, "keras", "--memory-gb", "0.05", "--", *DATA)
     assert code == "1"
     assert tries
@@ -75,7 +71,7 @@ def test_nothing_fits_into_no_memory_and_no_process_remains(tmp_path: Path) -> N
     assert last == "not even one image fits"
 
 
-def test_a_try_that_fails_for_another_reason_ends_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_try_that_fails_for_another_reason_ends_the_search(monkeypatch):
     monkeypatch.setattr(
         largest_batch, "train_command", lambda *_, **__: [sys.executable, "-c", "import sys; sys.exit('no such thing')"]
     )
@@ -84,13 +80,8 @@ def test_a_try_that_fails_for_another_reason_ends_the_search(monkeypatch: pytest
 
 
 @pytest.mark.parametrize("words", ["DefaultCPUAllocator: can't allocate memory", "OOM: CUDA out of memory"])
-def test_full_memory_is_distinguished_from_other_failures(words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_memory_is_distinguished_from_other_failures(words, monkeypatch):
     monkeypatch.setattr(
         largest_batch, "train_command", lambda *_, **__: [sys.executable, "-c", f"import sys; sys.exit({words!r})"]
     )
     assert find_largest_batch(experiment_of(1), framework="torch", controller=None, arguments=DATA, memory_gb=None) == 0
-
-
-def test_bad_input(capsys: pytest.CaptureFixture[str]) -> None:
-    assert launch.main(["train", "--find-largest-batch", "--memory-gb", "0", "--", *DATA]) == 2
-    assert "--memory-gb is out of range. Received: --memory-gb 0.0" in capsys.readouterr().err

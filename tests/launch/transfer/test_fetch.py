@@ -1,25 +1,23 @@
 """`python -m launch fetch`: every byte arrives, nothing half, nothing overwritten; by a shell here, a fake `ssh`."""
 
+import contextlib
 import errno
-import json
 import os
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from builders import HASHES, make_epoch, make_record, make_run, make_status
-from trainer_runs import HANG_SECONDS
+from processes import HANG_SECONDS
+from sites_and_jobs import job_record, own_site
 
 from common.errors import UserError
 from common.run_folder.records import RunWriter, read_run, write_record
 from launch.__main__ import main
-from launch.jobs.job import JobRecord
 from launch.jobs.job import write_record as write_job
 from launch.transfer.fetch import RunFetcher
 from launch.transfer.fetched_runs import Root, why_not_replaceable
@@ -30,12 +28,12 @@ STRANGE = ["a b", "-rf", "$(touch owned)", "it's", 'quo"te', "back\\slash", "lin
            "\\n", os.fsdecode(b"not-utf8-\xff"), "x" * 200]  # fmt: skip
 
 
-def content(folder: Path) -> dict[str, bytes]:
+def content(folder):
     """Return path -> bytes of all files in a folder, hidden ones too."""
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
-def fetched(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> str:
+def fetched(capsys, *words, code=0):
     """Run the command; return what it printed, errors included."""
     capsys.readouterr()
     assert main(["fetch", *words]) == code
@@ -44,12 +42,12 @@ def fetched(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> s
     return shown.out + shown.err
 
 
-def only_whole(to: Path, *names: str) -> None:
+def only_whole(to, *names):
     """Check that there are these runs and no leftovers."""
     assert sorted(path.name for path in to.iterdir()) == sorted(names)
 
 
-def test_a_folder_of_runs_arrives_as_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_of_runs_arrives_as_it_is(tmp_path, capsys):
     there, to = tmp_path / "there", tmp_path / "deep" / "runs"
     make_run(there / "a", big=3_000_000)
     make_run(there / "smoke" / "b-r1")
@@ -73,13 +71,13 @@ def test_a_folder_of_runs_arrives_as_it_is(tmp_path: Path, capsys: pytest.Captur
     assert {path: path.stat().st_mtime_ns for path in to.rglob("*")} == before
 
 
-def test_one_run_keeps_its_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_run_keeps_its_name(tmp_path, capsys):
     make_run(tmp_path / "there" / "a b")
     fetched(capsys, "--from", f"{tmp_path}/there/a b/", "--folder", str(tmp_path / "to"))
     assert content(tmp_path / "to" / "a b") == content(tmp_path / "there" / "a b")
 
 
-def test_names_with_any_character(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_names_with_any_character(tmp_path, capsys):
     there, to = tmp_path / "there", tmp_path / "to"
     for name in STRANGE:
         make_run(there / name, epochs=1)
@@ -93,7 +91,7 @@ def test_names_with_any_character(tmp_path: Path, capsys: pytest.CaptureFixture[
 
 
 @pytest.fixture
-def ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def ssh(tmp_path, monkeypatch):
     """Put a program `ssh` on PATH that runs its words in a shell, in another home folder; return that folder."""
     programs, home = tmp_path / "bin", tmp_path / "home"
     programs.mkdir()
@@ -114,7 +112,7 @@ def ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("folder", ["work/runs", "~/work/runs", "./work/../work/runs/", "{home}/work/runs"])
-def test_by_ssh(ssh: Path, folder: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_by_ssh(ssh, folder, tmp_path, capsys):
     make_run(ssh / "work" / "runs" / "a")
     shown = fetched(capsys, "--from", f"node1:{folder.format(home=ssh)}", "--folder", str(tmp_path / "to"))
     assert content(tmp_path / "to" / "a") == content(ssh / "work/runs/a") and "fetched" in shown
@@ -123,13 +121,13 @@ def test_by_ssh(ssh: Path, folder: str, tmp_path: Path, capsys: pytest.CaptureFi
     assert calls.rstrip().endswith("node1 sh"), "no command contains a path that a shell could read otherwise"
 
 
-def test_a_host_that_is_not_there_is_one_line(ssh: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_host_that_is_not_there_is_one_line(ssh, tmp_path, capsys):
     shown = fetched(capsys, "--from", "node2:runs", "--folder", str(tmp_path / "to"), code=2)
     assert "Could not resolve hostname node2" in shown and "exit code 255" in shown
     assert not (tmp_path / "to").exists()
 
 
-def broken_place(tmp_path: Path, *, after: int) -> RemoteFolder:
+def broken_place(tmp_path, *, after):
     """Return this machine, but for a connection that breaks after so many bytes of a stream of files."""
     program = tmp_path / "broken"
     program.write_text(
@@ -144,7 +142,7 @@ def broken_place(tmp_path: Path, *, after: int) -> RemoteFolder:
 
 
 @pytest.mark.parametrize("after", [0, 100, 512, 2_500_000, 3_900_000])
-def test_a_connection_that_breaks_leaves_nothing_half(after: int, tmp_path: Path) -> None:
+def test_a_connection_that_breaks_leaves_nothing_half(after, tmp_path):
     there, to = tmp_path / "there", tmp_path / "to"
     make_run(there / "a", big=2_000_000)
     make_run(there / "b", big=2_000_000)
@@ -161,7 +159,7 @@ def test_a_connection_that_breaks_leaves_nothing_half(after: int, tmp_path: Path
     assert content(to) == content(there) and not again.refused
 
 
-def test_sigterm_leaves_nothing_half(tmp_path: Path) -> None:
+def test_sigterm_leaves_nothing_half(tmp_path):
     make_run(tmp_path / "there" / "a", big=1000)
     slow = tmp_path / "ssh"
     slow.write_text(f"#!/bin/sh\ncat > {tmp_path}/s\ngrep -q 'tar -cf' {tmp_path}/s || exec sh {tmp_path}/s\n"
@@ -181,18 +179,11 @@ def test_sigterm_leaves_nothing_half(tmp_path: Path) -> None:
     process.terminate()
     assert process.wait(HANG_SECONDS) == 130
     assert list((tmp_path / "to").iterdir()) == []
-    os.killpg(process.pid, 9) if _has_group(process.pid) else None
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, 9)
 
 
-def _has_group(number: int) -> bool:
-    try:
-        os.killpg(number, 0)
-    except ProcessLookupError:
-        return False
-    return True
-
-
-def answer(tmp_path: Path, edit: str) -> RemoteFolder:
+def answer(tmp_path, edit):
     """Return this machine, but for a program that edits each script before it is run."""
     program = tmp_path / "editing"
     program.write_text(f"#!/bin/sh\ncat > {tmp_path}/script\n{edit}\nsh {tmp_path}/script\n")
@@ -200,7 +191,7 @@ def answer(tmp_path: Path, edit: str) -> RemoteFolder:
     return RemoteFolder([str(program)], "")
 
 
-def test_a_byte_that_is_damaged_on_the_way_is_found(tmp_path: Path) -> None:
+def test_a_byte_that_is_damaged_on_the_way_is_found(tmp_path):
     there, to = tmp_path / "there", tmp_path / "to"
     make_run(there / "a")
     place = answer(tmp_path, f"sed -i 's/tar -cf .*/& | sed s,2026,2027,/' {tmp_path}/script")
@@ -210,7 +201,7 @@ def test_a_byte_that_is_damaged_on_the_way_is_found(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["../evil", "/tmp/evil", "a/../../evil", "a//evil", "a/./evil"])
-def test_names_that_lead_out_are_refused(name: str, tmp_path: Path) -> None:
+def test_names_that_lead_out_are_refused(name, tmp_path):
     there = tmp_path / "there"
     make_run(there / "a")
     # What find prints of epochs.jsonl is written otherwise, as a machine might that means ill.
@@ -221,7 +212,7 @@ def test_names_that_lead_out_are_refused(name: str, tmp_path: Path) -> None:
     assert not (tmp_path / "to").exists() and not (tmp_path / "evil").exists()
 
 
-def test_a_file_that_was_not_asked_for_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_was_not_asked_for_is_refused(tmp_path):
     there, to = tmp_path / "there", tmp_path / "to"
     make_run(there / "a")
     (tmp_path / "evil").write_text("evil")
@@ -232,9 +223,7 @@ def test_a_file_that_was_not_asked_for_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["link", "broken link", "link to a folder", "pipe"])
-def test_links_and_pipes_are_refused_and_the_other_runs_come(
-    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_links_and_pipes_are_refused_and_the_other_runs_come(kind, tmp_path, capsys):
     there, to = tmp_path / "there", tmp_path / "to"
     make_run(there / "a")
     make_run(there / "b")
@@ -249,7 +238,7 @@ def test_links_and_pipes_are_refused_and_the_other_runs_come(
     only_whole(to, "b")
 
 
-def test_a_file_of_two_names_is_two_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_of_two_names_is_two_files(tmp_path, capsys):
     make_run(tmp_path / "there" / "a")
     os.link(tmp_path / "there/a/run.json", tmp_path / "there/a/twin.json")
     shown = fetched(capsys, "--from", str(tmp_path / "there"), "--folder", str(tmp_path / "to"))
@@ -257,7 +246,7 @@ def test_a_file_of_two_names_is_two_files(tmp_path: Path, capsys: pytest.Capture
     assert (tmp_path / "to/a/twin.json").stat().st_nlink == 1
 
 
-def grown(tmp_path: Path, *, first: dict[str, Any], second: dict[str, Any]) -> tuple[Path, Path]:
+def grown(tmp_path, *, first, second):
     """Return the run there in its second state, and the runs here with its first."""
     here = make_run(tmp_path / "to" / "a", **first)
     there = make_run(tmp_path / "there" / "a", **second)
@@ -279,9 +268,7 @@ RUNNING = {"state": "running", "heartbeat_at": "2099-01-01T00:00:00.000+00:00"}
         ),
     ],
 )
-def test_an_earlier_state_is_replaced(
-    first: dict[str, Any], second: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_earlier_state_is_replaced(first, second, tmp_path, capsys):
     there, here = grown(tmp_path, first=first, second=second)
     (here / "weights.safetensors").write_text("of a run that was resumed since")
     shown = fetched(capsys, "--from", str(tmp_path / "there"), "--folder", str(tmp_path / "to"))
@@ -291,13 +278,11 @@ def test_an_earlier_state_is_replaced(
     assert why_not_replaceable(there, here) is None
 
 
-def test_an_earlier_state_stays_where_its_place_cannot_be_taken(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_earlier_state_stays_where_its_place_cannot_be_taken(tmp_path, capsys, monkeypatch):
     _, here = grown(tmp_path, first={"epochs": 1, "state": "running"}, second={"epochs": 2})
     before, rename = content(here), Path.rename
 
-    def refuse(path: Path, target: Path) -> Path:
+    def refuse(path, target):
         if path.name == "run":
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(target))
         return rename(path, target)
@@ -309,7 +294,7 @@ def test_an_earlier_state_stays_where_its_place_cannot_be_taken(
     only_whole(tmp_path / "to", "a")
 
 
-def test_what_is_the_same_need_not_come_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_the_same_need_not_come_again(tmp_path, capsys):
     there, here = grown(tmp_path, first={"epochs": 1, "state": "running"}, second={"epochs": 2})
     for folder in (there, here):
         (folder / "timeline.json").write_bytes(b"t" * 5_000_000)
@@ -318,11 +303,11 @@ def test_what_is_the_same_need_not_come_again(tmp_path: Path, capsys: pytest.Cap
     assert content(here) == content(there)
 
 
-def add(folder: Path, name: str = "notes.txt", text: str = "mine") -> None:
+def add(folder, name="notes.txt", text="mine"):
     (folder / name).write_text(text)
 
 
-def other_weights(folder: Path) -> None:
+def other_weights(folder):
     write_record(folder, replace(read_run(folder).record, hashes=replace(HASHES, initial_weights="other")))
 
 
@@ -349,14 +334,7 @@ def other_weights(folder: Path) -> None:
          "it is not a folder of plain files"),
     ],
 )  # fmt: skip
-def test_nothing_else_is_overwritten(
-    first: dict[str, Any],
-    second: dict[str, Any],
-    change: Callable[[Path], None] | None,
-    reason: str,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_nothing_else_is_overwritten(first, second, change, reason, tmp_path, capsys):
     there, here = grown(tmp_path, first=first, second=second)
     make_run(tmp_path / "there" / "b")
     if change:
@@ -369,7 +347,7 @@ def test_nothing_else_is_overwritten(
     only_whole(tmp_path / "to", "a", "b")
 
 
-def test_a_file_in_the_place_of_a_run_is_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_in_the_place_of_a_run_is_kept(tmp_path, capsys):
     make_run(tmp_path / "there" / "a")
     (tmp_path / "to").mkdir()
     (tmp_path / "to" / "a").write_text("mine")
@@ -377,9 +355,7 @@ def test_a_file_in_the_place_of_a_run_is_kept(tmp_path: Path, capsys: pytest.Cap
     assert "it is not a folder of plain files" in shown and (tmp_path / "to/a").read_text() == "mine"
 
 
-def test_a_running_run_is_fetched_whole_and_reported_as_running(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_running_run_is_fetched_whole_and_reported_as_running(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("common.run_folder.records.HEARTBEAT_SECONDS", 0.2)
     there = tmp_path / "there" / "a"
     writer = RunWriter.create(there, make_record(status=make_status(), hashes=HASHES))
@@ -397,7 +373,7 @@ def test_a_running_run_is_fetched_whole_and_reported_as_running(
     assert content(tmp_path / "to" / "a") == content(there)
 
 
-def test_a_run_that_changes_on_the_way_is_copied_again(tmp_path: Path) -> None:
+def test_a_run_that_changes_on_the_way_is_copied_again(tmp_path):
     there, to = tmp_path / "there", tmp_path / "to"
     make_run(there / "a", epochs=1, **RUNNING)
     later = make_run(tmp_path / "later" / "a", epochs=2, **RUNNING)
@@ -411,7 +387,7 @@ def test_a_run_that_changes_on_the_way_is_copied_again(tmp_path: Path) -> None:
     only_whole(to, "a")
 
 
-def test_a_run_that_keeps_changing_is_given_up(tmp_path: Path) -> None:
+def test_a_run_that_keeps_changing_is_given_up(tmp_path):
     there, to = tmp_path / "there", tmp_path / "to"
     make_run(there / "a", **RUNNING)
     place = answer(tmp_path, f"date +%s.%N >> {there}/a/events")
@@ -423,7 +399,7 @@ def test_a_run_that_keeps_changing_is_given_up(tmp_path: Path) -> None:
     only_whole(to)
 
 
-def test_runs_on_a_file_system_that_both_see_are_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_runs_on_a_file_system_that_both_see_are_left_alone(tmp_path, capsys):
     run = make_run(tmp_path / "runs" / "a", **RUNNING)
     (tmp_path / "same").symlink_to(tmp_path / "runs")
     before = (run / "run.json").stat()  # reading it may change the time of the last access
@@ -434,25 +410,18 @@ def test_runs_on_a_file_system_that_both_see_are_left_alone(tmp_path: Path, caps
     only_whole(tmp_path / "runs", "a")
 
 
-def make_job(tmp_path: Path, *runs: str, site: str = "local") -> list[str]:
+def make_job(tmp_path, *runs, site="local"):
     """Write a job that writes some runs; return the words that fetch it."""
     folder = tmp_path / "jobs" / "job1"
     folder.mkdir(parents=True)
-    record = JobRecord(
-        name="job1", site=site, id="1@1.00", submitted_at="2026-01-01T12:00:00.000+00:00", command=["python"], size=2,
-        repeats=len(runs), runs=list(runs),
-    )  # fmt: skip
+    record = job_record(site, name="job1", id="1@1.00", repeats=len(runs), runs=list(runs))
     write_job(folder, record)
     return ["job1", "--jobs-folder", str(tmp_path / "jobs"), "--folder", str(tmp_path / "to")]
 
 
-def test_the_runs_of_a_job(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    site = tmp_path / "mine.toml"
-    site.write_text(
-        f'[launch]\ntitle = "x"\nsource = "y"\nchecked = 2026-11-21\nscheduler = "local"\nnodes = ["local"]\n'
-        f"project_folder = {json.dumps(str(tmp_path / 'project'))}\n"
-    )
-    words = make_job(tmp_path, "runs/a-r1", "runs/a-r2", "runs/smoke", site=str(site))
+def test_the_runs_of_a_job(tmp_path, capsys):
+    site = own_site(tmp_path, project_folder=str(tmp_path / "project"))
+    words = make_job(tmp_path, "runs/a-r1", "runs/a-r2", "runs/smoke", site=site)
     (tmp_path / "project").mkdir()
     assert "there is no run. Received: ./runs/a-r1, ./runs/a-r2" in fetched(capsys, *words, code=2)
     make_run(tmp_path / "project" / "runs" / "a-r1")  # the second has not started
@@ -472,9 +441,7 @@ def test_the_runs_of_a_job(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
         ["env"],
     ],
 )
-def test_the_shells_of_schedulers(
-    shell: list[str], ssh: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_shells_of_schedulers(shell, ssh, tmp_path, capsys, monkeypatch):
     words = make_job(tmp_path, "runs/a")
     there = ssh / "work" if "cd work &&" in shell else ssh
     make_run(there / "runs" / "a")
@@ -484,32 +451,7 @@ def test_the_shells_of_schedulers(
     assert content(tmp_path / "to" / "a") == content(there / "runs/a")
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ([], "Received: no job and no --from. Name a job"),
-        (["job1", "--from", "host:runs"], "Received: job1 and host:runs"),
-        (["no-such-job"], "no such job. Received: no-such-job"),
-        (["--from", "host:"], "--from names no folder. Received: --from 'host:'"),
-        (["--from", ":runs"], "--from names no folder. Received: --from ':runs'"),
-        (["--from=-oProxyCommand=evil:runs"], "--from names no folder"),
-        (["--from", "host\n:runs"], "--from names no folder"),
-        (["--from", ""], "--from names no folder"),
-        (["--from", "nowhere/at/all"], "there is no run. Received: "),
-        (["--from", "."], "there is no run. Received: "),
-    ],
-)
-def test_bad_input_is_one_line(
-    words: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert message in fetched(capsys, *words, code=2)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_programs_that_are_not_there_are_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_programs_that_are_not_there_are_one_line(tmp_path, capsys, monkeypatch):
     make_run(tmp_path / "there" / "a")
     words = ["--from", str(tmp_path / "there"), "--folder", str(tmp_path / "to")]
     few = tmp_path / "few"
@@ -523,7 +465,7 @@ def test_programs_that_are_not_there_are_one_line(
     assert not (tmp_path / "to").exists()
 
 
-def test_what_must_not_be_read_is_one_line(tmp_path: Path) -> None:
+def test_what_must_not_be_read_is_one_line(tmp_path):
     make_run(tmp_path / "there" / "a")
     # Root may read everything: find is made to say what it says to others.
     refusal = f"find: '{tmp_path}/there/a/checkpoints': Permission denied"

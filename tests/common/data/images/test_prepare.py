@@ -8,15 +8,14 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from builders import make_config, make_setup
+from jobs import Job, do_job, start_of
 from PIL import Image
-from rule_workers import environment
+from processes import ROOT, environment
 from safetensors.numpy import load_file
-from trainer_runs import ROOT, Job, run_jobs
 
 from common.__main__ import main
 from common.data.batches import training_batches
@@ -35,19 +34,19 @@ CLASSES = ("cat", "dog")
 COUNTS = {"cat": 100, "dog": 40}
 
 
-def value_of(label: int, number: int) -> int:
+def value_of(label, number):
     """Return the pixel value that identifies an image: 0..99 are cats, 150..189 dogs."""
     return number + 150 * label
 
 
-def write_image(path: Path, value: int, *, size: tuple[int, int] = (6, 4)) -> None:
+def write_image(path, value, *, size=(6, 4)):
     """Write an image of (width, height) pixels of one value."""
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.new("L", size, value).save(path)
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path):
     root = tmp_path / "pets"
     for label, (name, count) in enumerate(COUNTS.items()):
         for number in range(count):
@@ -55,18 +54,18 @@ def folder(tmp_path: Path) -> Path:
     return root
 
 
-def settings(**changes: Any) -> Settings:
+def settings(**changes):
     values = {"size": (6, 4), "gray": True, "pixels": "uint8", "shares": parse_shares("85/2/13"), "seed": 1}
     return Settings(**{**values, "skip_broken": False, **changes})
 
 
-def make(folder: Path, name: str = "made", **changes: Any) -> Path:
+def make(folder, name="made", **changes):
     """Prepare a folder and return the file."""
     prepare(folder, folder.parent / name, settings(**changes))
     return folder.parent / name
 
 
-def test_the_default_split_of_9000_images_in_9_classes() -> None:
+def test_the_default_split_of_9000_images_in_9_classes():
     classes = {f"class {number}": [f"{file}.png" for file in range(1000)] for number in range(9)}
     rows = lay_out(Path("folder"), classes, shares=parse_shares("85/2/13"), seed=1)
     assert rows.counts == (7650, 180, 1170)
@@ -87,14 +86,15 @@ def test_the_default_split_of_9000_images_in_9_classes() -> None:
         ("70/0/30", 10, (7, 0, 3)),
         ("62.5/12.5/25", 8, (5, 1, 2)),
         ("62.5/12.5/25", 20, (12, 3, 5)),  # 2.5 is rounded up
+        ("85/2.5/12.5", 20, (16, 1, 3)),  # 85/2/13 leaves none for validation
     ],
 )
-def test_each_part_gets_its_rounded_share_of_a_class(split: str, count: int, expected: tuple[int, int, int]) -> None:
+def test_each_part_gets_its_rounded_share_of_a_class(split, count, expected):
     assert parse_shares(split).of_class("cat", count) == expected
 
 
 @pytest.mark.parametrize("pixels", ["uint8", "float16"])
-def test_images_labels_and_statistics(folder: Path, pixels: str) -> None:
+def test_images_labels_and_statistics(folder, pixels):
     file = make(folder, pixels=pixels)
     dataset = load_dataset(f"prepared:{file}")
     assert dataset.class_names == CLASSES and dataset.image_shape == (4, 6, 1)
@@ -120,7 +120,7 @@ def test_images_labels_and_statistics(folder: Path, pixels: str) -> None:
     assert dataset.standard_deviation == pytest.approx([training.std()])
 
 
-def test_images_are_resized_and_made_gray_as_a_folder_is_read(tmp_path: Path) -> None:
+def test_images_are_resized_and_made_gray_as_a_folder_is_read(tmp_path):
     random = np.random.default_rng(0)
     for name, number in itertools.product(CLASSES, range(3)):
         path = tmp_path / f"pets/{name}/{number}.jpg"
@@ -135,7 +135,7 @@ def test_images_are_resized_and_made_gray_as_a_folder_is_read(tmp_path: Path) ->
         assert found == {np.asarray(image).tobytes() for image in expected} and len(found) == 6
 
 
-def test_the_file_depends_on_folder_and_seed_only(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_file_depends_on_folder_and_seed_only(folder, monkeypatch):
     same = [make(folder, "first").read_bytes(), make(folder, "second").read_bytes()]
     with monkeypatch.context() as patch:
         patch.setattr(workers, "usable_cores", lambda: 1)
@@ -148,7 +148,7 @@ def test_the_file_depends_on_folder_and_seed_only(folder: Path, monkeypatch: pyt
     assert set(first.test.images[:, 0, 0, 0].tolist()) != set(other.test.images[:, 0, 0, 0].tolist())
 
 
-def test_safetensors_reads_the_file(folder: Path) -> None:
+def test_safetensors_reads_the_file(folder):
     file = make(folder, pixels="float16")
     dataset, arrays = load_prepared(file, name="made"), load_file(file)
     assert arrays.keys() == {"train_images", "train_labels", "test_images", "test_labels"}
@@ -160,11 +160,11 @@ def test_safetensors_reads_the_file(folder: Path) -> None:
     assert start % 4096 == 0
 
 
-def test_only_a_few_items_are_in_progress_at_once() -> None:
+def test_only_a_few_items_are_in_progress_at_once():
     """Memory therefore does not grow with the number of images."""
     taken, lock = [], threading.Lock()
 
-    def items() -> Any:
+    def items():
         for number in range(100):
             with lock:
                 taken.append(number)
@@ -176,7 +176,7 @@ def test_only_a_few_items_are_in_progress_at_once() -> None:
     assert list(results) == [number * number for number in range(10, 100)]
 
 
-def break_files(folder: Path) -> list[str]:
+def break_files(folder):
     """Add files that are empty, of another kind, truncated, and of 16 bits; return their names."""
     (folder / "cat/empty.png").touch()
     (folder / "dog/text.jpeg").write_text("no image")
@@ -187,7 +187,7 @@ def break_files(folder: Path) -> list[str]:
     return ["cat/deep.png", "cat/empty.png", "dog/short.png", "dog/text.jpeg"]
 
 
-def test_broken_files_are_an_error_and_nothing_is_written(folder: Path) -> None:
+def test_broken_files_are_an_error_and_nothing_is_written(folder):
     break_files(folder)
     with pytest.raises(UserError) as caught:
         make(folder)
@@ -198,7 +198,7 @@ def test_broken_files_are_an_error_and_nothing_is_written(folder: Path) -> None:
     assert list(folder.parent.iterdir()) == [folder]
 
 
-def test_broken_files_are_skipped_on_request(folder: Path) -> None:
+def test_broken_files_are_skipped_on_request(folder):
     clean = load_prepared(make(folder, "clean"), name="clean")
     broken = break_files(folder)
     made = prepare(folder, folder.parent / "made", settings(skip_broken=True))
@@ -209,11 +209,11 @@ def test_broken_files_are_skipped_on_request(folder: Path) -> None:
     assert made.description.skipped_files == 4
 
 
-def test_a_file_that_breaks_between_the_passes_is_an_error(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_breaks_between_the_passes_is_an_error(folder, monkeypatch):
     (folder / "cat/empty.png").touch()
     read, calls = preparation.read_image, itertools.count()
 
-    def reading(path: Path, **options: Any) -> Any:
+    def reading(path, **options):
         return "gone" if next(calls) == 150 else read(path, **options)
 
     monkeypatch.setattr(preparation, "read_image", reading)
@@ -222,36 +222,7 @@ def test_a_file_that_breaks_between_the_passes_is_an_error(folder: Path, monkeyp
     assert list(folder.parent.iterdir()) == [folder]
 
 
-@pytest.mark.parametrize(
-    "split", ["85/2", "85/2/14", "a/b/c", "-5/5/100", "85/2/13/0", "100/0/0", "0/50/50", "87/13/0"]
-)
-def test_an_impossible_split_is_refused(split: str) -> None:
-    with pytest.raises(UserError, match=f"Received: --split {split}. Give "):
-        parse_shares(split)
-
-
-def test_a_class_that_is_too_small_is_refused(folder: Path) -> None:
-    for number in range(20):
-        write_image(folder / f"bird/{number}.png", 200)
-    expected = r"none remains for validation. Received: class bird with 20 image\(s\), --split 85/2/13. Add images"
-    with pytest.raises(UserError, match=expected):
-        make(folder)
-    make(folder, shares=parse_shares("85/2.5/12.5"))
-
-
-def test_impossible_folders_and_existing_files_are_refused(folder: Path) -> None:
-    with pytest.raises(UserError, match="folder of images does not exist"):
-        make(folder.parent / "none")
-    (folder.parent / "empty").mkdir()
-    with pytest.raises(UserError, match="needs a subfolder for each of at least two classes"):
-        make(folder.parent / "empty")
-    (folder.parent / "made").write_text("mine")
-    with pytest.raises(UserError, match="exists already and is not overwritten"):
-        make(folder)
-    assert (folder.parent / "made").read_text() == "mine"
-
-
-def damaged(file: Path) -> str:
+def damaged(file):
     """Return the error message for a file, which is one line."""
     with pytest.raises(UserError) as caught:
         load_dataset(f"prepared:{file}")
@@ -259,7 +230,7 @@ def damaged(file: Path) -> str:
     return str(caught.value)
 
 
-def test_missing_foreign_and_damaged_files_are_refused(folder: Path, tmp_path: Path) -> None:
+def test_missing_foreign_and_damaged_files_are_refused(folder, tmp_path):
     file = make(folder)
     good = file.read_bytes()
     assert "No such file" in damaged(tmp_path / "none")
@@ -283,13 +254,13 @@ def test_missing_foreign_and_damaged_files_are_refused(folder: Path, tmp_path: P
     assert "the header does not match" in damaged(file)
 
 
-def test_another_version_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_version_is_refused(folder, monkeypatch):
     file = make(folder)
     monkeypatch.setattr(prepared_file, "VERSION", 2)
     assert "another version of this program (1, not 2)" in damaged(file)
 
 
-def test_large_files_are_checked_by_their_length_only(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_files_are_checked_by_their_length_only(folder, monkeypatch):
     file = make(folder)
     content = bytearray(file.read_bytes())
     content[-1] ^= 1
@@ -299,7 +270,7 @@ def test_large_files_are_checked_by_their_length_only(folder: Path, monkeypatch:
     load_prepared(file, name="made")
 
 
-def test_the_data_set_has_its_validation_rows(folder: Path, tmp_path: Path) -> None:
+def test_the_data_set_has_its_validation_rows(folder, tmp_path):
     data = {"dataset": f"prepared:{make(folder)}"}
     training = {"batch_size": 30, "target_accuracy": 0.9, "early_stop": 2}
     setup = make_setup(make_config(tmp_path, data=data, training=training))
@@ -311,7 +282,7 @@ def test_the_data_set_has_its_validation_rows(folder: Path, tmp_path: Path) -> N
         make_setup(share)
 
 
-def test_without_validation_rows_a_share_is_cut_or_required(folder: Path, tmp_path: Path) -> None:
+def test_without_validation_rows_a_share_is_cut_or_required(folder, tmp_path):
     data = {"dataset": f"prepared:{make(folder, shares=parse_shares('87/0/13'))}"}
     training = {"batch_size": 30, "target_accuracy": 0.9}
     with pytest.raises(UserError, match=r"--target-accuracy needs validation samples. Received: --target-accuracy 0.9"):
@@ -321,7 +292,7 @@ def test_without_validation_rows_a_share_is_cut_or_required(folder: Path, tmp_pa
 
 
 @pytest.mark.parametrize("pixels", ["uint8", "float16"])
-def test_batches_are_normalized(folder: Path, tmp_path: Path, pixels: str) -> None:
+def test_batches_are_normalized(folder, tmp_path, pixels):
     data = {"dataset": f"prepared:{make(folder, pixels=pixels)}"}
     setup = make_setup(make_config(tmp_path, data=data, model={"dtype": "float64"}))
     dataset, rows = setup.dataset, setup.training_indices
@@ -333,11 +304,11 @@ def test_batches_are_normalized(folder: Path, tmp_path: Path, pixels: str) -> No
     np.testing.assert_array_equal(labels, value >= 150)
 
 
-def command(folder: Path, *arguments: str) -> list[str]:
+def command(folder, *arguments):
     return ["images", "prepare", str(folder), "--size", "6x4", "--output", str(folder.parent / "made"), *arguments]
 
 
-def test_the_command(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command(folder, capsys):
     break_files(folder)
     assert main(command(folder, "--gray", "--dtype", "float16", "--skip-broken")) == 0
     shown = capsys.readouterr().out
@@ -360,39 +331,7 @@ def test_the_command(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert load_dataset(f"prepared:{folder.parent / 'made'}").image_shape == (4, 6, 1)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "part"),
-    [
-        (["--size", "197"], "Received: --size 197. Give for example"),
-        (["--size", "0x5"], "Received: --size 0x5"),
-        (["--size", "5x99999"], "Received: --size 5x99999"),
-        (["--seed", "-2"], "argument --seed: must be a whole number, 0 or more. Received: -2"),
-        (["--split", "9/9/9"], "Received: --split 9/9/9"),
-        (["--dtype", "float32"], "invalid choice: 'float32'"),
-        (["--output", "no/such/folder"], "No such file or directory. Received:"),
-    ],
-)
-def test_an_impossible_flag_is_reported_in_one_line(
-    folder: Path, arguments: list[str], part: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    try:
-        code = main(command(folder, *arguments))
-    except SystemExit as stop:  # errors of argparse
-        code = stop.code
-    shown = [line for line in capsys.readouterr().err.splitlines() if not line.startswith("preparing ")]
-    assert code == 2 and len(shown) == 1 and part in shown[0]
-    assert list(folder.parent.iterdir()) == [folder]
-
-
-@pytest.mark.parametrize("name", ["made-before.png", "made-after.png", "made-skipped.txt"])
-def test_existing_output_files_are_not_overwritten(folder: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    (folder.parent / name).write_text("mine")
-    assert main(command(folder)) == 2
-    assert f"{name}. Remove it" in capsys.readouterr().err
-    assert {path.name for path in folder.parent.iterdir()} == {"pets", name}
-
-
-def test_a_full_disk_is_one_line_and_leaves_no_files(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_full_disk_is_one_line_and_leaves_no_files(folder, capsys):
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (5000, limits[1]))
     try:
@@ -404,7 +343,7 @@ def test_a_full_disk_is_one_line_and_leaves_no_files(folder: Path, capsys: pytes
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interruption_leaves_no_files(folder: Path, number: signal.Signals) -> None:
+def test_an_interruption_leaves_no_files(folder, number):
     large = folder / "cat/large.png"
     write_image(large, 1, size=(3000, 3000))
     for copy in range(300):  # takes some seconds
@@ -423,8 +362,7 @@ def test_an_interruption_leaves_no_files(folder: Path, number: signal.Signals) -
 
 @pytest.mark.ranks
 @pytest.mark.ci
-@pytest.mark.parametrize("framework", ["torch", "keras"])
-def test_both_trainers_train_on_it(framework: str, tmp_path: Path) -> None:
+def test_both_trainers_train_on_it(framework, tmp_path):
     random = np.random.default_rng(0)
     for label, name in enumerate(CLASSES):
         for number in range(60):
@@ -436,12 +374,12 @@ def test_both_trainers_train_on_it(framework: str, tmp_path: Path) -> None:
     stop = ["--epochs", "9", "--target-accuracy", "1", "--name", framework]
     picture = str(tmp_path / "pets/dog/0.png")
     jobs = [
-        Job("train", [*run, *stop]),
-        Job("evaluate", [f"runs/{framework}"], program="predict"),
-        Job("classify", [f"runs/{framework}", picture], program="predict"),
+        Job("train", (*run, *stop)),
+        Job("evaluate", (f"runs/{framework}",), program="predict"),
+        Job("classify", (f"runs/{framework}", picture), program="predict"),
     ]
-    outcomes = run_jobs(framework, jobs, folder=tmp_path, launcher="none")
-    assert not isinstance(outcomes, str), outcomes
+    start = start_of(framework, launcher="none", arguments=())
+    outcomes = {job.name: do_job(job, start=start, folder=tmp_path) for job in jobs}
     assert "96 training, 6 validation, 18 test samples" in outcomes["train"][0].stdout
     record = json.loads((tmp_path / f"runs/{framework}/run.json").read_text())
     assert record["status"]["state"] == "finished"

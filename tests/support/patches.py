@@ -1,22 +1,13 @@
-"""Does many runs of one trainer in one start: `python tests/support/trainer_worker.py torch JOBS FOLDER`.
-
-A start of the frameworks costs more than a small run. JOBS is a JSON list of `trainer_runs.Job`; each rank writes
-FOLDER/<job>.rank<rank>.json with the exit code and all that was printed.
-"""
+"""What jobs of ranks may break or replace in a trainer (`Job.patch`): each is undone when the job ends."""
 
 import contextlib
 import functools
-import hashlib
 import importlib
-import io
 import itertools
-import json
 import os
 import resource
-import sys
 import threading
 import time
-import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -25,30 +16,21 @@ from unittest import mock
 import numpy as np
 
 from common.data import batches
-from common.data.batches import normalize
-from common.data.loading import load_dataset
 from common.distributed.communicator import launcher_rank
 from common.errors import UserError
 from common.model import specs as model_specs
 from common.parameter_server import client
-from common.trained.trained_model import read_trained_model
 from common.training import checkpointer, run_setup, schedule
 
 FILLER = "filler"
-OUTPUTS = 20
-
-
-def folder_hash(folder: Path) -> str:
-    """Return a hash of the names and bytes of all files in a folder."""
-    whole = hashlib.blake2b(digest_size=16)
-    for file in sorted(folder.rglob("*")):
-        whole.update(str(file.relative_to(folder)).encode())
-        whole.update(file.read_bytes() if file.is_file() else b"")
-    return whole.hexdigest()
 
 
 def _module(framework: str, name: str) -> Any:
     return importlib.import_module(f"{framework}_impl.{name}")
+
+
+def _rank() -> int:
+    return launcher_rank(os.environ)
 
 
 @contextlib.contextmanager
@@ -296,6 +278,19 @@ def worker_leaves(framework: str) -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def unweighted_statistics(framework: str) -> Iterator[None]:
+    """Let ranks with unequal parts of a batch count alike where the statistics of BatchNorm are averaged."""
+    distributed = _module(framework, "distributed")
+    average = distributed.average_batch_norm
+
+    def unweighted(state: Any, *, comm: Any, weight: float = 1.0) -> None:
+        average(state, comm=comm)
+
+    with mock.patch.object(distributed, "average_batch_norm", unweighted):
+        yield
+
+
 PATCHES: dict[str, Callable[[str], contextlib.AbstractContextManager[None]]] = {
     "": lambda framework: contextlib.nullcontext(),
     "unaveraged": unaveraged,
@@ -304,6 +299,7 @@ PATCHES: dict[str, Callable[[str], contextlib.AbstractContextManager[None]]] = {
     "unlike_starts": functools.partial(unlike_starts, broadcast=True),
     "no_broadcast": functools.partial(unlike_starts, broadcast=False),
     "unsharded": unsharded,
+    "unweighted_statistics": unweighted_statistics,
     "unscaled": functools.partial(unscaled, ranks={0, 1}),
     "one_unscaled": functools.partial(unscaled, ranks={1}),
     "one_differs": one_differs,
@@ -319,62 +315,3 @@ PATCHES: dict[str, Callable[[str], contextlib.AbstractContextManager[None]]] = {
     "full_disk": functools.partial(full_disk, room_bytes=0),
     "nearly_full_disk": functools.partial(full_disk, room_bytes=2**17),
 }
-
-
-def outputs_of(framework: str, run: str) -> list[list[float]]:
-    """Return the linear outputs of a run's model for the first test images, as this framework computes them."""
-    model = read_trained_model(Path(run))
-    images = load_dataset(model.config.data.dataset).test.images[:OUTPUTS]
-    return _module(framework, "predict").build_classifier(model)(normalize(images, model.table(images.dtype))).tolist()
-
-
-def _rank() -> int:
-    return launcher_rank(os.environ)
-
-
-def do(framework: str, job: dict[str, Any]) -> dict[str, Any]:
-    """Return the exit code of one job, what it printed, and what else it asks for."""
-    if framework == "keras":
-        importlib.import_module("keras").utils.clear_session(free_memory=False)  # names as in a new process
-    elif "--compile" in job["arguments"]:
-        importlib.import_module("torch").compiler.reset()  # it refuses to compile a function more than a few times
-    watched = Path(job["watch"]) if job["watch"] else None
-    before = folder_hash(watched) if watched else None
-    stdout, stderr, value = io.StringIO(), io.StringIO(), None
-    with contextlib.ExitStack() as patches:
-        patches.enter_context(contextlib.redirect_stdout(stdout))
-        patches.enter_context(contextlib.redirect_stderr(stderr))
-        for name in job["patch"].split("+"):
-            patches.enter_context(PATCHES[name](framework))
-        try:
-            if job["program"] == "outputs":
-                code, value = 0, outputs_of(framework, job["arguments"][0])
-            else:
-                code = _module(framework, job["program"]).main(job["arguments"])
-        except SystemExit as stop:
-            code = int(stop.code or 0)
-        except Exception:  # a bug: the test shows its traceback
-            stderr.write(traceback.format_exc())
-            code = 1
-    untouched = before == folder_hash(watched) if watched else None
-    return {
-        "code": code,
-        "stdout": stdout.getvalue(),
-        "stderr": stderr.getvalue(),
-        "value": value,
-        "untouched": untouched,
-    }
-
-
-def main() -> None:
-    """Do all jobs in their order."""
-    framework, jobs, folder = sys.argv[1], json.loads(Path(sys.argv[2]).read_text()), Path(sys.argv[3])
-    for job in jobs:
-        outcome = do(framework, job)
-        (folder / f"{job['name']}.rank{_rank()}.json").write_text(json.dumps(outcome))
-        if outcome["code"] == 1:
-            os._exit(1)  # the other ranks may wait for this one: the launcher ends them
-
-
-if __name__ == "__main__":
-    main()

@@ -1,6 +1,5 @@
-"""Starts trainers for `test_trainers.py`: many small runs in one start, or the programs as users start them."""
+"""Programs that tests start as users do: their environment, launchers, ends and exit codes."""
 
-import json
 import os
 import re
 import shlex
@@ -9,19 +8,34 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import psutil
-from rule_workers import TESTS, environment
 
 from common.distributed.communicator import launcher_rank, under_launcher
 
+TESTS = Path(__file__).parent
 ROOT = TESTS.parents[1]
 BIN = Path(sys.executable).parent
 HANG_SECONDS = 400  # bound for a whole start, on a machine that has much else to do
 END_SECONDS = 60  # bound for the end of a program after a signal to end
+
+
+def environment() -> dict[str, str]:
+    """Environment of a worker: this Python's executables first, the project importable, CPU only, few threads."""
+    return os.environ | {
+        "PATH": f"{BIN}{os.pathsep}{os.environ.get('PATH', '')}",
+        "PYTHONPATH": f"{ROOT}{os.pathsep}{TESTS}",
+        "TF_CPP_MIN_LOG_LEVEL": "3",
+        "CUDA_VISIBLE_DEVICES": "",
+        "OMP_NUM_THREADS": "1",
+        "TF_NUM_INTRAOP_THREADS": "1",
+        "OMPI_ALLOW_RUN_AS_ROOT": "1",
+        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+        "OMPI_MCA_rmaps_base_oversubscribe": "1",
+        "OMPI_MCA_mpi_yield_when_idle": "1",
+    }
 
 
 def launcher_command(launcher: str) -> list[str]:
@@ -37,67 +51,6 @@ def launcher_command(launcher: str) -> list[str]:
     if name == "mpirun":
         return [str(BIN / "mpirun"), "-np", size, "--bind-to", "none", "--oversubscribe"]
     return [str(BIN / "horovodrun"), "-np", size, f"--{name}"]
-
-
-@dataclass(frozen=True)
-class Job:
-    """One run of a program.
-
-    Attributes:
-        name: of the job; results are found by it.
-        arguments: of the program.
-        program: train, predict or export, or "outputs" for the linear outputs of a run for the first test images.
-        patch: what `trainer_worker.py` breaks or replaces before; several are joined by "+".
-        watch: folder whose files are hashed before and after.
-    """
-
-    name: str
-    arguments: list[str]
-    program: str = "train"
-    patch: str = ""
-    watch: str = ""
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What a job did on one rank."""
-
-    code: int
-    stdout: str
-    stderr: str
-    value: Any
-    untouched: bool | None
-
-
-Outcomes = dict[str, list[Outcome]]
-
-
-def run_jobs(framework: str, jobs: Sequence[Job], *, folder: Path, launcher: str) -> Outcomes | str:
-    """Do all jobs in one start; return job -> outcome of each rank, or what was printed where the start failed.
-
-    Args:
-        framework: torch or keras.
-        jobs: their paths are relative to `folder`.
-        folder: current folder of the ranks.
-        launcher: see `launcher_command`.
-    """
-    results = folder / f"results-{framework}-{launcher}-{jobs[0].name}"
-    results.mkdir()
-    (results / "jobs").write_text(json.dumps([asdict(job) for job in jobs]))
-    worker = [sys.executable, str(TESTS / "trainer_worker.py"), framework, str(results / "jobs"), str(results)]
-    finished = run_command([*launcher_command(launcher), *worker], folder=folder)
-    outcomes: Outcomes = {}
-    for job in jobs:
-        files = sorted(results.glob(f"{job.name}.rank*.json"))
-        outcomes[job.name] = [Outcome(**json.loads(file.read_text())) for file in files]
-    bugs = "\n".join(
-        f"{name}: {outcome.stderr}" for name, ranks in outcomes.items() for outcome in ranks if outcome.code == 1
-    )
-    expected = 1 if launcher == "none" else int(launcher[-1])
-    if finished.code != 0 or bugs or any(len(ranks) != expected for ranks in outcomes.values()):
-        done = [name for name, ranks in outcomes.items() if len(ranks) == expected]
-        return f"{framework} on {launcher} ended with {finished.code} after {done}\n{finished.stderr[-3000:]}\n{bugs}"
-    return outcomes
 
 
 @dataclass(frozen=True)

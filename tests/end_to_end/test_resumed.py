@@ -1,0 +1,206 @@
+"""A run that was ended and resumed is the unbroken one, bit for bit, checkpoint included.
+
+One table, `CASES`. A patch ends each run on all ranks inside its first epoch, after update 3, and inside its second,
+after update 8; then it is resumed once more. That a killed process leaves what is needed is tested on one that really
+is killed (`test_killed.py`).
+"""
+
+import json
+from dataclasses import dataclass
+
+import pytest
+from jobs import FRAMEWORKS, Job, Jobs, on_frameworks, resumed, train
+
+from common.run_folder.checkpoints import checkpoint_folders
+from common.run_folder.records import read_run
+
+pytestmark = pytest.mark.ranks
+
+OFTEN = ("--checkpoint-minutes", "1e-9")  # after every update
+EPOCHS, STEPS = 2, 6
+DATA = ("--dataset", "synthetic:1200x28x28x1x10", "--validation-share", "0.1", "--steps-per-epoch", str(STEPS))
+DATA += ("--epochs", str(EPOCHS), "--batch-size", "32")
+# Dropout, momentum, and a learning rate that grows in the first epoch.
+CNN = (*DATA, "--model", "cnn")
+MLP = (*DATA, "--model", "mlp")
+# Small batches of a model with BatchNorm, whose statistics are each rank's own until the end of an epoch.
+RESNET34 = ("--dataset", "synthetic:96x17x19x1x3", "--model", "resnet34", "--batch-size", "4", "--epochs", str(EPOCHS))
+RESNET34 += ("--steps-per-epoch", str(STEPS))
+# The interval divides neither the updates of an epoch nor those before an end.
+AVERAGING = ("--strategy", "averaging", "--average-every", "5", "--no-average-state")
+SERVER = ("--strategy", "server", "--batch-size", "24", "--threads", "1")
+ADAM = ("--optimizer", "adam", "--learning-rate", "0.001", "--weight-decay", "0.01")
+
+
+@dataclass(frozen=True)
+class Case:
+    """Settings of a run that is ended and resumed.
+
+    Attributes:
+        settings: of the run.
+        launcher: of its ranks.
+        patch: of the model.
+        frameworks: those that have it.
+        quick: those whose case is in `make test`.
+    """
+
+    settings: tuple[str, ...]
+    launcher: str = "mpirun2"
+    patch: str = ""
+    frameworks: tuple[str, ...] = FRAMEWORKS
+    quick: tuple[str, ...] = ()
+
+
+CASES = {
+    "cnn": Case(CNN, quick=("torch",)),
+    "cnn alone": Case(CNN, launcher="none"),
+    "adam": Case((*CNN, *ADAM)),
+    "adamw": Case((*MLP, "--optimizer", "adamw", "--learning-rate", "0.001", "--weight-decay", "0.1")),
+    "rmsprop": Case((*MLP, "--optimizer", "rmsprop", "--learning-rate", "0.001")),
+    "nesterov": Case((*CNN, "--nesterov", "--weight-decay", "0.001", "--compression", "fp16")),
+    "gloo": Case((*MLP, *ADAM), launcher="gloo2"),
+    "resnet34": Case(RESNET34, patch="shallow", quick=("torch",)),
+    "profile": Case((*MLP, "--profile"), launcher="none"),
+    "averaging": Case((*CNN, *AVERAGING), quick=("torch",)),
+    "unequal": Case((*CNN, "--shares", "2.4:1", *AVERAGING, "--slow", "1:1.5:0.5")),
+    "passes": Case((*CNN, "--shares", "2.4:1", "--backward-passes-per-step", "2")),
+    "adasum": Case((*CNN, "--adasum")),
+    "layers": Case((*CNN, "--strategy", "layers", "--stages", "2"), quick=("torch",)),
+    "split": Case((*CNN, "--strategy", "split", "--model-ranks", "2")),
+    "servers": Case((*CNN, *SERVER, "--servers", "2", "--lr-scaling", "none"), launcher="mpirun4"),
+    "ddp": Case((*CNN, *ADAM, "--strategy", "native", "--native", "ddp"), frameworks=("torch",)),
+    "multiworker": Case((*CNN, *ADAM, "--strategy", "native", "--native", "multiworker"), frameworks=("keras",)),
+    "mirrored": Case(
+        (*CNN, "--strategy", "native", "--native", "mirrored", "--replicas", "2"),
+        launcher="none",
+        frameworks=("keras",),
+    ),
+    "mirrored resnet34": Case(  # replicas have statistics of their own
+        (*RESNET34, "--strategy", "native", "--native", "mirrored", "--replicas", "2"),
+        launcher="none",
+        patch="shallow",
+        frameworks=("keras",),
+    ),
+    "compiled": Case((*CNN, "--compile", "--threads", "1")),
+}
+# Ended at the end of an epoch, and resumed by --resume.
+AT_AN_EPOCHS_END = {
+    "whole": Case((*CNN, "--evaluate-first"), quick=FRAMEWORKS),
+    "intervals": Case((*CNN, *AVERAGING)),  # which an epoch ends inside of
+    # With one worker, whose order of pushes is always the same.
+    "one worker": Case(
+        (*MLP, *ADAM, *SERVER, "--servers", "3", "--staleness", "none", "--push-every", "2", "--lr-scaling", "none"),
+        launcher="mpirun4",
+        quick=("torch",),
+    ),
+}
+
+
+def all_jobs():
+    """Return, for each case, an unbroken run and one that is ended and resumed."""
+    for name, case in CASES.items():
+        yield train(f"{name} whole", *case.settings, launcher=case.launcher, patch=case.patch)
+        run = f"{name} part".replace(" ", "_")
+        part = (*case.settings, *OFTEN, "--resume-or-start", "--name", run)
+        patches = {"part": "stopped", "again": "stopped_later", "resumed": ""}
+        for number, (job, patch) in enumerate(patches.items()):
+            after = () if number == 0 else (f"{name} {list(patches)[number - 1]}",)
+            if (name, job) == ("cnn", "resumed"):
+                after = (*after, "too short")
+            patch = "+".join(filter(None, (case.patch, patch)))
+            yield Job(f"{name} {job}", part, launcher=case.launcher, patch=patch, after=after)
+    for name, case in AT_AN_EPOCHS_END.items():
+        yield train(f"{name} whole", *case.settings, launcher=case.launcher)
+        yield train(f"{name} part", *case.settings, "--epochs", "1", launcher=case.launcher)
+        yield resumed(f"{name} resumed", f"{name} part", "--epochs", str(EPOCHS), launcher=case.launcher)
+    # Checkpoints now and then, after some 30 ms; and commands that are repeated after the run of "cnn" has ended.
+    yield train("segments", *CNN, "--checkpoint-minutes", "0.0005")
+    yield Job(
+        "after its end",
+        (*CNN, *OFTEN, "--resume-or-start", "--name", "cnn_part"),
+        watch="runs/cnn_part",
+        after=("cnn resumed", "cnn whole"),
+    )
+    short = ("--resume", "runs/cnn_part", "--max-steps", "8")
+    yield Job("too short", short, watch="runs/cnn_part", after=("cnn again", "cnn whole"))
+    yield train("full disk", *CNN, *OFTEN, patch="full_disk")
+
+
+@pytest.fixture(scope="module")
+def jobs(tmp_path_factory):
+    return Jobs(tmp_path_factory.mktemp("resumed"), all_jobs())
+
+
+def rows(table):
+    return on_frameworks(table, frameworks=lambda name: table[name].frameworks, quick=lambda name: table[name].quick)
+
+
+MEASURED = {"checkpoint_seconds": 0, "hash": ""}  # of a checkpoint's state: seconds, and the hash that covers them
+
+
+def check_same(run, whole):
+    """Check that two runs ended alike, bit for bit: weights, optimizer, figures of every epoch, what the ranks have."""
+    assert run.record.hashes == whole.record.hashes
+    for ours, theirs in zip(run.epochs, whole.epochs, strict=True):
+        assert (ours.epoch, ours.steps, ours.weights_hash) == (theirs.epoch, theirs.steps, theirs.weights_hash)
+        assert (ours.training_loss, ours.training_accuracy) == (theirs.training_loss, theirs.training_accuracy)
+        assert (ours.validation_loss, ours.validation_accuracy) == (theirs.validation_loss, theirs.validation_accuracy)
+        assert ours.learning_rate == theirs.learning_rate
+    assert run.record.totals.test_loss == whole.record.totals.test_loss
+    assert run.record.totals.steps == whole.record.totals.steps
+    assert run.record.initial_test == whole.record.initial_test
+    (checkpoint,), (twin,) = checkpoint_folders(run.folder), checkpoint_folders(whole.folder)
+    assert checkpoint.name == twin.name == f"epoch-{len(whole.epochs):04d}"
+    files = {file.name for file in twin.iterdir()}
+    assert {file.name for file in checkpoint.iterdir()} == files >= {"weights.safetensors", "optimizer.safetensors"}
+    for file in files - {"state.json"}:
+        assert (checkpoint / file).read_bytes() == (twin / file).read_bytes(), file
+    states = [json.loads((folder / "state.json").read_text()) for folder in (checkpoint, twin)]
+    assert {**states[0], **MEASURED} == {**states[1], **MEASURED}
+
+
+@rows(CASES)
+def test_a_run_ended_inside_epochs_ends_bit_for_bit_as_an_unbroken_one(jobs, framework, name):
+    run, whole = jobs.run(framework, f"{name} resumed"), jobs.run(framework, f"{name} whole")
+    for job in ("part", "again"):
+        assert {outcome.code for outcome in jobs.outcomes(framework, f"{name} {job}")} == {2}
+    first = {"again": "epoch 0 and 3 updates", "resumed": "epoch 1 and 2 updates"}
+    for job, where in first.items():
+        assert f"after {where} of the next\n" in jobs.outcomes(framework, f"{name} {job}")[0].stdout
+    assert run.record.status.resumed_after_epochs == [0, 1]
+    assert run.record.status.resumed_after_steps == [3, 8]
+    if name == "profile":
+        assert run.record.profile.steps == EPOCHS * STEPS - 8 - run.record.profile.left_out_steps
+        assert run.record.profile.parts_over_step == pytest.approx(1.0, abs=0.05)
+    check_same(run, whole)
+
+
+@rows(AT_AN_EPOCHS_END)
+def test_a_run_resumed_after_an_epoch_ends_bit_for_bit_as_an_unbroken_one(jobs, framework, name):
+    run, whole = jobs.run(framework, f"{name} resumed"), jobs.run(framework, f"{name} whole")
+    assert "after epoch 1\n" in jobs.outcomes(framework, f"{name} resumed")[0].stdout
+    assert run.record.status.resumed_after_epochs == [1]
+    check_same(run, whole)
+
+
+def test_segments_change_nothing(jobs, framework):
+    check_same(jobs.run(framework, "segments"), jobs.run(framework, "cnn whole"))
+
+
+def test_settings_that_end_before_the_checkpoint_are_refused(jobs, framework):
+    ranks = jobs.outcomes(framework, "too short")
+    assert [outcome.code for outcome in ranks] == [2, 2] and all(outcome.untouched for outcome in ranks)
+    words = "the checkpoint is inside an epoch, after update 8. Received: settings that end after update 8."
+    assert words in ranks[0].stderr
+
+
+def test_a_command_that_is_run_again_after_the_end_does_nothing(jobs, framework):
+    ranks = jobs.outcomes(framework, "after its end")
+    assert [outcome.code for outcome in ranks] == [0, 0] and all(outcome.untouched for outcome in ranks)
+    assert ranks[0].stdout == "the run is finished already: runs/cnn_part\n"
+
+
+def test_a_full_disk_ends_all_ranks_inside_an_epoch(jobs, framework):
+    ranks = jobs.outcomes(framework, "full disk")
+    assert [outcome.code for outcome in ranks] == [2, 2] and "writing the checkpoint failed: " in ranks[0].stderr
+    assert read_run(jobs.place(framework) / "runs/full_disk").epochs == []

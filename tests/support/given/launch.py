@@ -1,0 +1,64 @@
+"""What prepares the current folder for a command line that `python -m launch` refuses."""
+
+import numpy as np
+from builders import make_config, make_epoch, make_record, make_setup, make_world, random_weights
+from made_trials import write_search_file
+from safetensors.numpy import save_file
+
+from common.run_folder.checkpoints import Checkpoint, save_checkpoint
+from common.run_folder.records import RunWriter
+
+EXPERIMENT = """
+[experiment]
+repeats = 6
+{pause}
+[settings]
+framework = "torch"
+model = "mlp"
+dataset = "synthetic:600x8x8x1x3"
+epochs = 1
+
+[[cells]]
+"""
+
+
+def file_of_mine(folder):
+    (folder / "mine").write_text("mine")
+
+
+def experiment(folder):
+    (folder / "made.toml").write_text(EXPERIMENT.format(pause=""))
+
+
+def experiment_with_pauses(folder):
+    (folder / "made.toml").write_text(EXPERIMENT.format(pause="cool_down_seconds = 5"))
+
+
+def search_file(folder):
+    write_search_file(folder)
+
+
+def finished_run(folder):
+    """`old`, a run of one rank of PyTorch with a checkpoint after its last epoch."""
+    config = make_config(folder)
+    writer = RunWriter.create(folder / "old", make_record(config=config, world=make_world("cpu", controller="none")))
+    for epoch in (1, 2, 3):
+        writer.add_epoch(make_epoch(epoch))
+    save_checkpoint(folder / "old", Checkpoint(3, 12, random_weights(make_setup(config)), {}))
+    writer.end("finished")
+
+
+def damaged_job(folder):
+    (folder / "torn").mkdir()
+    (folder / "torn/job.json").write_text("{")
+
+
+def weights_of_one_name(folder):
+    for place in ("a", "b"):
+        (folder / place).mkdir()
+        save_file({"weight": np.arange(6.0)}, folder / place / "w.safetensors")
+
+
+def folder_of_one_wheel(folder):
+    (folder / "wheels").mkdir()
+    (folder / "wheels" / "tqdm-4.70.1-py3-none-any.whl").touch()

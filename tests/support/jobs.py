@@ -1,0 +1,191 @@
+"""Jobs for servers of ranks (`rank_server.py`), each done once for all tests that look at it."""
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rank_server import ServerError, Start, do
+
+from common.model.weights import load_weights
+from common.run_folder.records import WEIGHTS_FILE, read_run
+
+FRAMEWORKS = ("torch", "keras")
+
+
+def on_frameworks(rows, *, frameworks, quick):
+    """Return a mark for tests of rows: parameters `framework`, one after the other, and `name`.
+
+    Args:
+        rows: their names.
+        frameworks: function of a name that returns those that have the row.
+        quick: function of a name that returns those whose row is in `make test`; others are left to CI.
+    """
+    parameters = [
+        pytest.param(
+            framework, name, marks=[] if framework in quick(name) else pytest.mark.ci, id=f"{framework}-{name}"
+        )
+        for framework in FRAMEWORKS
+        for name in rows
+        if framework in frameworks(name)
+    ]
+    return pytest.mark.parametrize(("framework", "name"), parameters, indirect=["framework"])
+
+
+# Of tests with the fixture `framework`: only PyTorch's is in `make test`.
+keras_in_ci = pytest.mark.parametrize(
+    "framework", ["torch", pytest.param("keras", marks=pytest.mark.ci)], indirect=True
+)
+JOB_SECONDS = 150.0  # limit of a job, on a machine that has much else to do
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run of a program.
+
+    Attributes:
+        name: of the job; results are found by it.
+        arguments: of the program; paths are relative to the folder of the `Jobs`.
+        program: train, predict or export; "outputs" for the linear outputs of a run for the first test images; or
+            "module:function" of tests/support.
+        patch: names in `patches.py` of what is broken or replaced before; joined by "+".
+        watch: folder whose files are hashed before and after.
+        launcher: see `processes.launcher_command`.
+        after: names of jobs that have to be done before.
+        seconds: limit.
+    """
+
+    name: str
+    arguments: tuple[str, ...]
+    program: str = "train"
+    patch: str = ""
+    watch: str = ""
+    launcher: str = "mpirun2"
+    after: tuple[str, ...] = ()
+    seconds: float = JOB_SECONDS
+
+
+def train(name, *arguments, **options):
+    """Return a job that trains; the run has its name, with "_" for a space."""
+    return Job(name, (*arguments, "--name", name.replace(" ", "_")), **options)
+
+
+def resumed(name, run, *arguments, after=None, **options):
+    """Return a job that resumes the run of another job."""
+    return Job(name, ("--resume", f"runs/{run.replace(' ', '_')}", *arguments), after=(after or run,), **options)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a job did on one rank."""
+
+    code: int
+    stdout: str
+    stderr: str
+    value: object
+    untouched: bool | None
+    ends_server: bool
+
+
+def last_value(flag, arguments):
+    """Return what follows the last such flag; None: it is not there."""
+    return next((arguments[i + 1] for i in reversed(range(len(arguments))) if arguments[i] == flag), None)
+
+
+def start_of(framework, *, launcher, arguments):
+    """Return the start that has what these arguments of a program fix for life."""
+    start = Start(framework, launcher, timeline="--horovod-timeline" in arguments)
+    threads, parts = (last_value(flag, arguments) for flag in ("--threads", "--stages"))
+    parts = int(parts or last_value("--model-ranks", arguments) or 1)
+    keras = framework == "keras"
+    share = max(1, len(os.sched_getaffinity(0)) // start.size)
+    return replace(
+        start,
+        threads=int(threads or share) if keras else None,
+        onednn=(last_value("--onednn", arguments) or "auto") if keras else "auto",
+        parts=parts if parts < start.size else 1,
+        replicas=int(last_value("--replicas", arguments) or 1),
+    )
+
+
+def do_job(job, *, start, folder):
+    """Do a job in a folder; return its outcome on each rank.
+
+    Raises:
+        ServerError: a rank died, the job took too long, or it ended with an error that is no user's.
+    """
+    message = {
+        "name": job.name,
+        "arguments": [str(argument) for argument in job.arguments],
+        "program": job.program,
+        "patch": job.patch,
+        "watch": job.watch,
+        "folder": str(folder),
+        "variables": {"HOROVOD_TWINS_CACHE": str(folder / "cache")},
+    }
+    outcomes = [Outcome(**answer) for answer in do(start, message, seconds=job.seconds)]
+    bugs = "\n".join(outcome.stderr for outcome in outcomes if outcome.code == 1)
+    if bugs:
+        raise ServerError(f"{job.name} of {start.framework} on {start.launcher} failed:\n{bugs}")
+    return outcomes
+
+
+class Jobs:
+    """Does what a test asks for, once, and what that needs before it; each framework has a folder of its own."""
+
+    def __init__(self, folder: Path, jobs: Iterable[Job]) -> None:
+        self.folder = folder
+        self.jobs = {job.name: job for job in jobs}
+        self._done: dict[tuple[str, str], list[Outcome] | str] = {}
+
+    def place(self, framework):
+        """Return the folder of a framework, in which its jobs run."""
+        place = self.folder / framework
+        place.mkdir(exist_ok=True)
+        return place
+
+    def outcomes(self, framework, name):
+        """Return what a job did on each rank."""
+        if (framework, name) not in self._done:
+            self._done[framework, name] = self._do(framework, self.jobs[name])
+        outcomes = self._done[framework, name]
+        assert isinstance(outcomes, list), outcomes
+        return outcomes
+
+    def _do(self, framework, job):
+        for needed in job.after:
+            self.outcomes(framework, needed)
+        start = start_of(framework, launcher=job.launcher, arguments=self._flags(job))
+        try:
+            return do_job(job, start=start, folder=self.place(framework))
+        except ServerError as error:
+            return str(error)
+
+    def _flags(self, job):
+        """Return the arguments of a job, after those of the run that it resumes."""
+        if job.after and "--resume" in job.arguments:
+            return (*self._flags(self.jobs[job.after[0]]), *job.arguments)
+        return job.arguments
+
+    def run(self, framework, name):
+        """Return a run that has ended well on all ranks."""
+        outcomes = self.outcomes(framework, name)
+        assert {outcome.code for outcome in outcomes} == {0}, outcomes
+        arguments = self.jobs[name].arguments
+        run_name = last_value("--name", arguments) or Path(last_value("--resume", arguments)).name
+        run = read_run(self.place(framework) / "runs" / run_name)
+        assert run.state == "finished"
+        return run
+
+    def weights(self, framework, name):
+        """Return the final weights of a run."""
+        return load_weights(self.run(framework, name).folder / WEIGHTS_FILE)
+
+
+def relative_difference(value, reference):
+    """Largest difference over the largest entry of the reference; infinite for other shapes and for no numbers."""
+    if value.shape != reference.shape or not np.all(np.isfinite(value)):
+        return float("inf")
+    return float(np.max(np.abs(value.astype(np.float64) - reference)) / np.max(np.abs(reference)))

@@ -1,0 +1,68 @@
+"""Sites of one's own, jobs for them, and their submission, as tests need them."""
+
+import json
+from pathlib import Path
+
+from common.run_folder.records import now
+from launch import __main__ as launch
+from launch.jobs.job import Job, JobRecord
+from launch.sites.site_files import read_launch_site
+
+ROOT = Path(__file__).resolve().parents[2]
+NODES = {"skypilot": ["aws-g4dn-xlarge", "aws-g4dn-12xlarge"]}  # of others: the node of the scheduler's name
+# Words that a shell, YAML or a launcher could read otherwise.
+HOSTILE = ["a b", "it's", 'say "x"', "$(touch hit)", "`touch hit`", ";touch hit", "a&&touch hit", "$HOME", "*", "\\",
+           "$$", "$$(HOME)", "1e-3", "0o17", "y", "no", "null", "~", "{a: b}", "# x", "- x", "ü", "-x"]  # fmt: skip
+
+
+def own_site(folder, scheduler="local", *, name="ours", **values):
+    """Write the file of a site with these keys of [launch], dictionaries as its tables; return its path."""
+    values = {"nodes": NODES.get(scheduler, [scheduler])} | values
+    tables = {key: value for key, value in values.items() if isinstance(value, dict)}
+    lines = [f'[launch]\ntitle = "{name}"\nsource = "{name}"\nchecked = 2026-11-21\nscheduler = "{scheduler}"']
+    lines += [f"{key} = {in_toml(value)}" for key, value in values.items() if key not in tables]
+    for table, entries in tables.items():
+        lines += ["", f"[launch.{table}]", *(f"{key} = {in_toml(value)}" for key, value in entries.items())]
+    file = folder / f"{name}.toml"
+    file.write_text("\n".join(lines) + "\n")
+    return str(file)
+
+
+def in_toml(value):
+    """Return a value as TOML writes it in a line."""
+    if isinstance(value, dict):
+        keys = {key: key if key.isidentifier() else json.dumps(key) for key in value}
+        return "{ " + ", ".join(f"{keys[key]} = {in_toml(part)}" for key, part in value.items()) + " }"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(in_toml, value)) + "]"
+    return json.dumps(value)
+
+
+def a_job(site, **changes):
+    """Return a job of Keras at a site, 4 ranks and GPUs on each of 2 nodes."""
+    place = read_launch_site(site)
+    gpus = changes.get("gpus_per_node", 4)
+    values = {
+        "name": "demo", "site": place, "node": place.node_for(gpus)[0], "nodes": 2, "ranks_per_node": 4,
+        "gpus_per_node": gpus, "program": "keras_impl/train.py", "experiment": None, "arguments": (), "minutes": 60,
+    }  # fmt: skip
+    return Job(**{**values, **changes})
+
+
+def job_record(site, **changes):
+    """Return the record of a job that was submitted."""
+    values = {"name": "demo", "id": "demo", "submitted_at": now(), "command": [], "size": 8, "repeats": 1, "runs": []}
+    return JobRecord(site=site, **{**values, **changes})
+
+
+def submit(folder, *words):
+    """Submit a job whose record is in the folder `jobs`; return the exit code."""
+    return launch.main(["submit", "--jobs-folder", str(folder / "jobs"), *words])
+
+
+def rendered(capsys, folder, *words):
+    """Return the file of a job that is shown only, and what is said of it."""
+    capsys.readouterr()
+    own, _, trainer = " ".join(words).partition(" -- ")
+    assert submit(folder, *own.split(), "--dry-run", "--", *trainer.split()) == 0
+    return capsys.readouterr()

@@ -1,0 +1,102 @@
+"""What only a process with PyTorch can try: see tests/support/frameworks.py."""
+
+import sys
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import torch
+from fake_ranks import alone
+from frameworks import run_checks
+from rule_cases import SCHEDULES
+from torch_rules_worker import schedules
+
+from common.config import Config, DeviceConfig, ScheduleConfig
+from common.training.schedule import learning_rates
+from torch_impl import distributed
+from torch_impl.loop import Trainer
+from torch_impl.optimizers import build_optimizer
+from torch_impl.train import main
+
+RULES = {
+    "sgd": (torch.optim.SGD, {"momentum": 0.9}),
+    "adam": (torch.optim.Adam, {"betas": (0.9, 0.999), "eps": 1e-8}),
+    "adamw": (torch.optim.AdamW, {"betas": (0.9, 0.999), "eps": 1e-8}),
+    "rmsprop": (torch.optim.RMSprop, {"alpha": 0.99, "eps": 1e-8}),
+}
+
+
+def updated(optimizer_of):
+    """Return the weights of a layer after some updates."""
+    torch.manual_seed(1)
+    model = torch.nn.Linear(5, 3)
+    optimizer = optimizer_of(model)
+    for _ in range(4):
+        optimizer.zero_grad()
+        (model(torch.ones(2, 5)) ** 2).sum().backward()
+        optimizer.step()
+        optimizer.load_state_dict(optimizer.state_dict())
+    return model.weight.tolist()
+
+
+def our_rule(rule):
+    """Return what makes an optimizer of ours for a model."""
+    config = replace(Config(), optimizer=replace(Config().optimizer, optimizer=rule, weight_decay=0.125))
+    return lambda model: build_optimizer(model, config, learning_rates=np.array([0.01]))
+
+
+def their_rule(rule):
+    """Return what makes PyTorch's own optimizer for a model."""
+    optimizer, settings = RULES[rule]
+    return lambda model: optimizer(model.parameters(), lr=0.01, weight_decay=0.125, **settings)
+
+
+def check_optimizers_compute_what_pytorchs_own_do_and_no_run_loads_its_compiler(folder):
+    data = ["--model", "mlp", "--dataset", "synthetic:64x28x28x1x10", "--max-steps", "1"]
+    main([*data, "--runs-folder", str(folder)])
+    ours = {rule: updated(our_rule(rule)) for rule in RULES}
+    assert "torch._dynamo" not in sys.modules, "no optimizer here needs it"
+    assert ours == {rule: updated(their_rule(rule)) for rule in RULES}
+
+
+def check_the_first_gradient_is_that_of_the_weighted_mean_to_the_last_bit(folder):
+    """The gradient with which the backward pass starts, for batches of one size after another and of the same."""
+    cases = [(dtype, weight, parts) for dtype in (torch.float32, torch.float64)
+             for weight in (1.0, 0.5, 1 / 3, 1.2, 1 / 7) for parts in (1, 3, 4, 6)]  # fmt: skip
+    for dtype, weight, parts in cases:
+        trainer = SimpleNamespace(_gradient=None, _loss_weight=weight)
+        for size in (1, 7, 48, 63, 64, 64):
+            losses = torch.rand(size, dtype=dtype, requires_grad=True)
+            (losses.mean() * weight / parts).backward()
+            found = Trainer._loss_gradient(trainer, losses, parts=parts)
+            assert found.dtype == dtype and not found.requires_grad
+            assert torch.equal(found, losses.grad), (dtype, weight, parts, size)
+
+
+def check_settings_of_gpus_reach_pytorch(folder):
+    cudnn, products = torch.backends.cudnn, torch.backends.cuda.matmul
+    for is_tried in (True, False):
+        distributed.pin_device(DeviceConfig(device="cpu", cudnn_benchmark=is_tried, tf32=is_tried), alone())
+        # On a GPU, other algorithms add in another order each time: no training would repeat bit for bit.
+        assert (cudnn.benchmark, cudnn.deterministic) == (is_tried, not is_tried)
+        assert {cudnn.conv.fp32_precision, products.fp32_precision} == {"tf32" if is_tried else "ieee"}
+
+
+def check_learning_rates_are_those_of_pytorchs_schedulers(folder):
+    theirs = {}
+    schedules(theirs)
+    for name, case in SCHEDULES.items():
+        schedule = ScheduleConfig(
+            warmup_epochs=case.warmup_steps / case.steps_per_epoch,
+            decay=case.decay,
+            decay_epochs=case.decay_steps / case.steps_per_epoch,
+            decay_factor=0.1,
+        )
+        ours = learning_rates(
+            schedule, base=case.base, size=case.size, steps=case.steps, steps_per_epoch=case.steps_per_epoch
+        )
+        np.testing.assert_allclose(ours, theirs[f"schedule/{name}"], rtol=1e-12, err_msg=name)
+
+
+if __name__ == "__main__":
+    run_checks(globals())
