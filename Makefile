@@ -75,10 +75,11 @@ mutations: ## break the product line by line, see the tests find it; 40 minutes 
 	@$(SETUP) --frameworks "$(FRAMEWORKS)" --dev
 	@.venv/bin/python tests/mutations/run.py $(ARGS)
 
-lint: ## check style and format (ruff)
+lint: ## check style and format (ruff), and form: twins, layers, lengths of pages, the table of what is proven
 	@$(SETUP) --frameworks "$(FRAMEWORKS)" --dev
 	@.venv/bin/ruff check .
 	@.venv/bin/ruff format --check .
+	@.venv/bin/python -m pytest -q tests/form
 
 types: ## check types (mypy)
 	@$(SETUP) --frameworks "$(FRAMEWORKS)" --dev

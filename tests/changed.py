@@ -56,7 +56,7 @@ class Project:
         self.root = root
         listed = git("ls-files", "--cached", "--others", "--exclude-standard", root=root)
         self.files = {path for path in listed if (root / path).is_file()} | set(gone)
-        self.tests = {path for path in self.files - set(gone) if re.fullmatch(r"tests/(.*/)?test_\w+\.py", path)}
+        self.tests = {path for path in self.files - set(gone) if re.fullmatch(r"tests/(?!form/)(.*/)?test_\w+\.py", path)}
         self.folders = {str(parent) for path in self.files for parent in PurePosixPath(path).parents} - {".", "tests"}
         self.modules, self.by_name = {}, defaultdict(set)
         for path in self.files:

@@ -30,7 +30,8 @@ def command(selection, further):
     # A second process would collect one file to run nothing of it; and two would take the GPU from each other.
     workers = "0" if len(files) == 1 or selection == "gpu" else "2"
     profile = "quick" if selection == "quick" else "ci"
-    options = ["-m", SELECTIONS[selection], "-n", workers, f"--hypothesis-profile={profile}"]
+    # `make lint` checks what is in tests/form.
+    options = ["-m", SELECTIONS[selection], "-n", workers, f"--hypothesis-profile={profile}", "--ignore=tests/form"]
     return [sys.executable, "-m", "pytest", *options, *further]
 
 
