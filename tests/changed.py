@@ -15,9 +15,7 @@ from functools import cache, cached_property
 from pathlib import Path, PurePosixPath
 
 ROOT = Path(__file__).resolve().parents[1]
-OF_ALL_TESTS = re.compile(
-    r"pyproject\.toml|Makefile|\.ci/.*|tests/(run|changed|conftest)\.py|.*/requirements/.*|\.git.*"
-)
+OF_ALL_TESTS = re.compile(r"pyproject\.toml|Makefile|\.ci/.*|tests/(run|changed)\.py|.*/requirements/.*|\.git.*")
 # These copy all files of the project to another place, as those that list them by git do. What they alone read is
 # named by no test.
 OF_ALL_FILES = ("tests/test_packaging.py", "tests/launch/offline/", "tests/launch/jobs/test_rented_machines.py")
@@ -29,6 +27,8 @@ BELOW = {
     "analysis": ("common", "analysis"),
 }
 PRODUCT = (*BELOW, "launch")
+CONFTEST = "tests/conftest.py"  # of all tests; its plugins start what tests ask them for
+IS_TEST = re.compile(r"tests/(?!form/)(.*/)?test_\w+\.py")  # `make lint` checks form
 WORD = re.compile(r"[\w.*/-]+")
 ANY = "*"  # what is filled in later
 
@@ -56,7 +56,7 @@ class Project:
         self.root = root
         listed = git("ls-files", "--cached", "--others", "--exclude-standard", root=root)
         self.files = {path for path in listed if (root / path).is_file()} | set(gone)
-        self.tests = {path for path in self.files - set(gone) if re.fullmatch(r"tests/(?!form/)(.*/)?test_\w+\.py", path)}
+        self.tests = {path for path in self.files - set(gone) if IS_TEST.fullmatch(path)}
         self.folders = {str(parent) for path in self.files for parent in PurePosixPath(path).parents} - {".", "tests"}
         self.modules, self.by_name = {}, defaultdict(set)
         for path in self.files:
@@ -85,7 +85,7 @@ class Project:
 
     def configuration_of(self, path):
         """Return the files of fixtures that apply to a test, without its naming them."""
-        return {f"{parent}/conftest.py" for parent in PurePosixPath(path).parents} & self.files - {path}
+        return {f"{parent}/conftest.py" for parent in PurePosixPath(path).parents} & self.files - {path, CONFTEST}
 
     def module(self, name):
         """Return the files of a module, or of that in which a dotted name is, and of the packages around it."""
@@ -146,10 +146,10 @@ class Project:
 
     def choose(self, changed):
         """Return the test files that depend on one of these files, sorted; None: all of them."""
-        gone_tests = {path for path in changed if re.fullmatch(r"tests/(.*/)?test_\w+\.py", path)} - self.tests
-        changed = set(changed) - gone_tests
+        changed = {path for path in changed if path in self.tests or not re.search(r"/(form/|test_\w+\.py$)", path)}
         known = set().union(*self.closures.values()) | {path for path in self.files if path.endswith(".md")}
-        if any(OF_ALL_TESTS.fullmatch(path) or path not in known for path in changed):
+        of_all = {CONFTEST, *self.named(CONFTEST)}
+        if any(OF_ALL_TESTS.fullmatch(path) or path in of_all or path not in known for path in changed):
             return None
         found = {test for test, closure in self.closures.items() if changed & closure}
         return sorted(found | {test for test in self.tests if changed and self.reads_all(test)})
