@@ -93,6 +93,9 @@ def test_is_set_up(stuck):
 def test_fails_and_is_torn_down(never_ends):
     assert False
 
+def test_fails_and_captures(capsys):
+    assert False
+
 def test_after_them():
     pass
 
@@ -196,10 +199,11 @@ def test_a_test_that_hangs_fails_by_name_and_the_others_run(planted):
     done = run_planted(planted, "quick", "tests/test_hangs.py", "tests/test_one.py", "-o", "timeout=1")
     assert time.monotonic() - began < 50
     assert done.returncode == 1, done.stdout + done.stderr
+    assert done.stdout.count("node down: ") == 1  # of the last one alone
     failed = set(re.findall(r"^(?:FAILED|ERROR) tests/test_hangs.py::(\w+)", done.stdout, flags=re.MULTILINE))
     passed = {"test_after_them", "test_has_more_time", "test_in_another_process"}
     assert failed == set(re.findall(r"def (test_\w+)", PLANTED["test_hangs.py"])) - passed
-    assert re.search(r"== 5 failed, 4 passed, 2 errors in ", done.stdout.splitlines()[-1]), done.stdout
+    assert re.search(r"== 6 failed, 4 passed, 2 errors in ", done.stdout.splitlines()[-1]), done.stdout
 
 
 def test_the_longest_start_first_and_clusters_are_one_after_the_other(planted):

@@ -32,7 +32,8 @@ def test_double():
 
 def test_in_a_process():
     code = "import product; print(product.triple(2))"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "6\\n"
+    done = subprocess.run([sys.executable, "-c", code], cwd="/", capture_output=True, text=True)
+    assert done.stdout == "6\\n"
 """
 
 

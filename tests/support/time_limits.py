@@ -7,6 +7,7 @@ by the test's name.
 
 import faulthandler
 import signal
+import sys
 
 import pytest
 
@@ -28,7 +29,7 @@ def pytest_timeout_set_timer(item, settings):
     item.stash[SETTINGS] = settings
     if settings.method == "signal":
         signal.setitimer(signal.ITIMER_REAL, settings.timeout, AGAIN)
-        faulthandler.dump_traceback_later(settings.timeout + 4 * AGAIN, exit=True)
+        faulthandler.dump_traceback_later(settings.timeout + 4 * AGAIN, file=sys.__stderr__, exit=True)
     return done
 
 
