@@ -17,7 +17,7 @@ import pytest
 from frameworks import call
 
 from common.checks.parity_cases import IMAGES, make_spec
-from common.model.specs import BatchNorm, Convolution, Dense, MaxPooling, ModelSpec, model_spec
+from common.model.specs import BatchNorm, Convolution, Dense, MaxPooling, model_spec
 from common.model.weights import draw_initial_weights, weights_hash
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -153,11 +153,11 @@ EXTRA_STATEMENTS = {
 LONGEST_TRAIN = 120  # lines
 
 
-def public_api(file: Path) -> dict[str, set[str] | None]:
+def public_api(file):
     """Return the public functions and methods of a file with their parameters, and its classes (None)."""
-    names: dict[str, set[str] | None] = {}
+    names = {}
 
-    def collect(body: list[ast.stmt], prefix: str) -> None:
+    def collect(body, prefix):
         for node in body:
             if isinstance(node, ast.FunctionDef) and (not node.name.startswith("_") or node.name == "__init__"):
                 arguments = node.args
@@ -172,13 +172,13 @@ def public_api(file: Path) -> dict[str, set[str] | None]:
     return names
 
 
-def twin_files() -> list[tuple[str, Path, Path]]:
+def twin_files():
     """Return (torch's name, path, Keras' path) of the files that both sides have."""
     torch_names = sorted({file.name for file in (ROOT / "torch_impl").glob("*.py")} - set(EXTRA_FILES["torch"]))
     return [(name, ROOT / "torch_impl" / name, ROOT / "keras_impl" / name) for name in torch_names]
 
 
-def test_same_files() -> None:
+def test_same_files():
     names = {
         side: {file.name for file in (ROOT / f"{side}_impl").glob("*.py")} - set(EXTRA_FILES[side])
         for side in FRAMEWORKS
@@ -191,7 +191,7 @@ def test_same_files() -> None:
 @pytest.mark.parametrize(
     ("name", "torch_file", "keras_file"), twin_files(), ids=lambda value: getattr(value, "name", value)
 )
-def test_same_public_names_and_parameters(name: str, torch_file: Path, keras_file: Path) -> None:
+def test_same_public_names_and_parameters(name, torch_file, keras_file):
     torch_api, keras_api = public_api(torch_file), public_api(keras_file)
     if name == "models.py":
         torch_models = {key for key in torch_api if "." not in key} - {"build_model"}
@@ -221,7 +221,7 @@ STEPS = [
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_each_of_the_seven_comments_is_directly_above_the_call_that_does_the_step(framework: str) -> None:
+def test_each_of_the_seven_comments_is_directly_above_the_call_that_does_the_step(framework):
     lines = train_lines(framework)
     found = []
     for line, following in itertools.pairwise(lines):
@@ -232,7 +232,7 @@ def test_each_of_the_seven_comments_is_directly_above_the_call_that_does_the_ste
     assert found == STEPS
 
 
-def test_both_train_files_are_the_same_but_for_what_the_frameworks_force() -> None:
+def test_both_train_files_are_the_same_but_for_what_the_frameworks_force():
     torch_lines, keras_lines = (
         [line.strip().replace(f"{framework}_impl", "X_impl") for line in train_lines(framework)]
         for framework in FRAMEWORKS
@@ -244,7 +244,7 @@ def test_both_train_files_are_the_same_but_for_what_the_frameworks_force() -> No
         assert statements == set(EXTRA_STATEMENTS[framework])
 
 
-def is_about_the_framework(line: str) -> bool:
+def is_about_the_framework(line):
     """Return whether a line differs by the framework's name alone, or is an import or TensorFlow's start-up."""
     named = (
         "Train a model with",
@@ -259,12 +259,12 @@ def is_about_the_framework(line: str) -> bool:
     return any(word in line for word in named)
 
 
-def train_lines(framework: str) -> list[str]:
+def train_lines(framework):
     return (ROOT / f"{framework}_impl/train.py").read_text().splitlines()
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_train_is_short_and_has_no_nested_function(framework: str) -> None:
+def test_train_is_short_and_has_no_nested_function(framework):
     assert len(train_lines(framework)) <= LONGEST_TRAIN
     for function in ast.walk(ast.parse("\n".join(train_lines(framework)))):
         if isinstance(function, ast.FunctionDef):
@@ -293,12 +293,12 @@ def keras_side(side_of):
 
 
 @pytest.fixture(params=FRAMEWORKS)
-def side(request: pytest.FixtureRequest) -> Side:
+def side(request):
     return request.getfixturevalue(f"{request.param}_side")
 
 
 @pytest.mark.ci
-def test_same_help(torch_side: Side, keras_side: Side) -> None:
+def test_same_help(torch_side, keras_side):
     for program in ("train", "predict"):
         texts = [torch_side["help"][program], keras_side["help"][program]]
         assert len(texts[0]) > 500
@@ -307,7 +307,7 @@ def test_same_help(torch_side: Side, keras_side: Side) -> None:
 
 
 @pytest.mark.parametrize("model", IMAGES)
-def test_names_shapes_and_counts_are_those_of_the_numbers(side: Side, model: str) -> None:
+def test_names_shapes_and_counts_are_those_of_the_numbers(side, model):
     spec, built = make_spec(model), side["models"][model]
     assert built["parameters"] == spec.parameters == PARAMETERS[model]
     assert built["shapes"] == {weight.name: list(weight.shape) for weight in spec.weights}
@@ -315,7 +315,7 @@ def test_names_shapes_and_counts_are_those_of_the_numbers(side: Side, model: str
     assert built.get("all_variables_mapped", True)
 
 
-def test_published_sizes_of_resnet34() -> None:
+def test_published_sizes_of_resnet34():
     thesis = model_spec("resnet34", input_shape=(1, 148, 197), outputs=9)
     assert (thesis.parameters, round(thesis.multiply_adds / 1e9, 3)) == (21_283_017, 2.306)
     assert sum(np.prod(weight.shape) for weight in thesis.weights if not weight.trainable) == 17_024
@@ -323,26 +323,26 @@ def test_published_sizes_of_resnet34() -> None:
 
 
 @pytest.mark.parametrize("model", IMAGES)
-def test_first_weights_arrive_bit_for_bit(side: Side, model: str) -> None:
+def test_first_weights_arrive_bit_for_bit(side, model):
     assert side["models"][model]["first_weights"] == weights_hash(draw_initial_weights(make_spec(model), seed=1))
 
 
-def test_channels_are_last_or_first_in_memory_under_pytorch(torch_side: Side) -> None:
+def test_channels_are_last_or_first_in_memory_under_pytorch(torch_side):
     assert torch_side["layout"] == {"True": True, "False": False}
 
 
 @pytest.mark.parametrize("model", IMAGES)
-def test_channels_are_last_or_first_under_keras(keras_side: Side, model: str) -> None:
+def test_channels_are_last_or_first_under_keras(keras_side, model):
     shapes = keras_side["layout"]["shapes"][model]
     moved = {name: [shape[0], shape[3], *shape[1:3]] for name, shape in shapes["True"].items()}
     assert moved == shapes["False"]
 
 
-def test_channels_first_compute_the_same_under_keras(keras_side: Side) -> None:
+def test_channels_first_compute_the_same_under_keras(keras_side):
     assert 0 < keras_side["layout"]["difference"] < 1e-13  # not 0: it was another computation
 
 
-def test_torchvision_has_our_resnet34(torch_side: Side) -> None:
+def test_torchvision_has_our_resnet34(torch_side):
     spec = model_spec("resnet34", input_shape=(3, 224, 224), outputs=1000)
     theirs = torch_side["torchvision"]
     assert theirs["parameters"] == spec.parameters
@@ -350,9 +350,9 @@ def test_torchvision_has_our_resnet34(torch_side: Side) -> None:
     assert theirs["layers"] == layer_attributes(spec)
 
 
-def layer_attributes(spec: ModelSpec) -> dict[str, list[Any]]:
+def layer_attributes(spec):
     """Return name -> type and attributes of the layers that have any, as `twins_worker.py` reads them."""
-    layers: dict[str, list[Any]] = {}
+    layers = {}
     for row in spec.rows:
         layer = row.layer
         if isinstance(layer, Convolution):
