@@ -44,6 +44,7 @@ class Start:
         parts: ranks that hold a copy of the model, where there are several copies: Horovod's process sets.
         replicas: of TensorFlow's devices.
         timeline: whether Horovod has to know of a timeline.
+        multiworker: whether TensorFlow has to know of its own collective operations.
     """
 
     framework: str
@@ -53,6 +54,7 @@ class Start:
     parts: int = 1
     replicas: int = 1
     timeline: bool = False
+    multiworker: bool = False
 
     @property
     def size(self):
