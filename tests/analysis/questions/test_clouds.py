@@ -4,7 +4,7 @@ import json
 from datetime import date
 
 import pytest
-from analysis_builders import made_runs, select
+from analysis_builders import made_runs, rows_of, select
 from builders import make_trace, make_world, write_finished_run
 
 from analysis.__main__ import main
@@ -31,15 +31,6 @@ def write_site(folder, site, times, **changes):
         write_finished_run(folder / f"{site}-{seed}", site=site, seconds=seconds, seed=seed, **changes)
 
 
-def table_of(found, title):
-    (table,) = [table for table in found.tables if table.title.startswith(title)]
-    return rows_of(table)
-
-
-def rows_of(table):
-    return [dict(zip(table.headings, row, strict=True)) for row in table.rows]
-
-
 def write_three_sites(folder):
     """CTE-POWER and two of AWS, which take 7 times and twice as long; six seeds."""
     times = [100.0, 102.0, 98.0, 101.0, 99.0, 100.5]
@@ -51,7 +42,7 @@ def write_three_sites(folder):
 def test_times_and_accuracies_against_the_base(tmp_path):
     write_three_sites(tmp_path)
     found = find(load_runs([tmp_path]))
-    rows = {row["site"]: row for row in table_of(found, "Times and accuracies")}
+    rows = {row["site"]: row for row in rows_of(found, "Times and accuracies")}
     assert list(rows) == ["aws-g3-16xlarge", "aws-p3-8xlarge", "cte-power"]
     base, slow, other = rows["cte-power"], rows["aws-g3-16xlarge"], rows["aws-p3-8xlarge"]
     assert (base["n"], base["training, s"], base["95 % interval"]) == (6, 100.25, "98.00 to 102.00")
@@ -73,9 +64,9 @@ def test_sites_that_start_ranks_in_different_ways_are_compared(tmp_path):
     write_site(tmp_path, "cte-power", times, world=srun)
     write_site(tmp_path, "aws-g3-16xlarge", [7 * time for time in times], world=gloo)
     found = find(load_runs([tmp_path]))
-    rows = {row["site"]: row for row in table_of(found, "Times and accuracies")}
+    rows = {row["site"]: row for row in rows_of(found, "Times and accuracies")}
     assert rows["aws-g3-16xlarge"]["time / cte-power"] == pytest.approx(7)
-    ways = {row["site"]: row for row in table_of(found, "How the sites ran them")}
+    ways = {row["site"]: row for row in rows_of(found, "How the sites ran them")}
     base, other = ways["cte-power"], ways["aws-g3-16xlarge"]
     assert [base[name] for name in ("hosts", "threads", "launcher", "controller")] == [2, 40, "srun", "mpi"]
     assert [other[name] for name in ("hosts", "threads", "launcher", "controller")] == [1, 16, "horovodrun", "gloo"]
@@ -93,7 +84,7 @@ def test_several_ways_of_one_site_are_never_pooled(tmp_path):
         world = make_world("cpu", "cpu", launcher=launcher, controller=controller)
         write_site(tmp_path / launcher, "cte-power", [seconds, seconds + 1], world=world)
     write_site(tmp_path, "local", [200.0, 202.0], world=make_world("cpu", "cpu", launcher="horovodrun"))
-    rows = {row["site"]: row for row in table_of(find(load_runs([tmp_path])), "Times and accuracies")}
+    rows = {row["site"]: row for row in rows_of(find(load_runs([tmp_path])), "Times and accuracies")}
     assert {name: (row["n"], row["training, s"]) for name, row in rows.items()} == {
         "cte-power, controller gloo, horovodrun": (2, 130.5),
         "cte-power, controller mpi, mpirun": (2, 110.5),
@@ -107,7 +98,7 @@ def test_costs_to_the_cent(tmp_path):
     write_site(tmp_path, "aws-p3-8xlarge", [3570.0], world=FOUR_GPUS, lines=lines)
     write_site(tmp_path, "cte-power", [3570.0], world=FOUR_GPUS, lines=lines)
     found = find(load_runs([tmp_path]), target=0.9)
-    rented, owned = table_of(found, "Costs")
+    rented, owned = rows_of(found, "Costs")
     # 10 s of start-up, 3570 of training, 4 of validation, 15 of checkpoints, 1 of test: per hour at $12.24.
     assert (rented["nodes"], rented["s paid"], rented["$ per run"]) == (1, 3600, pytest.approx(12.24))
     assert rented["$ per epoch"] == pytest.approx((3570 + 4 + 15) / 3 / 3600 * 12.24)
@@ -115,7 +106,7 @@ def test_costs_to_the_cent(tmp_path):
     assert (rented["reached by"], owned["reached by"]) == ("1 of 1", "1 of 1")
     # A job: the run, 16 minutes of set-up and until the machine stops; the launch was not recorded.
     assert rented["$ per job"] == pytest.approx((3600 + 16 * 60) / 3600 * 12.24) and owned["$ per job"] is None
-    (row,) = table_of(found, "Break-even")
+    (row,) = rows_of(found, "Break-even")
     assert (row["owned"], row["against"], row["kind"]) == ("cte-power", "aws-p3-8xlarge", "measured")
     assert row["$ per hour in use"] == pytest.approx(12.24)  # as much, for it takes as long
     assert (row["75 % used"], row["25 % used"]) == (pytest.approx(9.18), pytest.approx(3.06))
@@ -199,7 +190,7 @@ def test_old_runs_are_priced_anew(tmp_path, capsys, on, dollars, seen, note):
 
 def test_a_dearer_site_is_worth_its_price_or_not(tmp_path):
     write_three_sites(tmp_path)
-    (row,) = table_of(find(load_runs([tmp_path])), "Worth its price? Prices")
+    (row,) = rows_of(find(load_runs([tmp_path])), "Worth its price? Prices")
     assert (row["dearer site"], row["against"]) == ("aws-p3-8xlarge", "aws-g3-16xlarge")
     assert row["worth it if faster than, times"] == pytest.approx(12.24 / 4.56)
     assert row["measured, times"] == pytest.approx(3.5)
@@ -216,7 +207,7 @@ def test_a_dearer_site_is_worth_its_price_or_not(tmp_path):
 def test_the_verdict_follows_the_interval(tmp_path, times, verdict):
     write_site(tmp_path, "aws-g3-4xlarge", [200.0, 202, 198, 204, 196, 200][: len(times)], world=make_world("cuda:0"))
     write_site(tmp_path, "aws-p3-2xlarge", times, world=make_world("cuda:0"))
-    (row,) = table_of(find(load_runs([tmp_path])), "Worth its price? Prices")
+    (row,) = rows_of(find(load_runs([tmp_path])), "Worth its price? Prices")
     assert row["verdict"] == verdict
 
 
@@ -228,14 +219,14 @@ def test_a_picture_of_many_experiments_shows_the_first_of_them(plots):
     (times,) = [plot for plot in found.plots if plot.name == "clouds-time"]
     assert times.figure.get_suptitle().endswith("; the first 25 of 30 experiments") and len(times.data.rows) == 25
     assert len(times.figure.axes[0].get_yticks()) == 25
-    assert len(table_of(found, "Costs")) == 30
+    assert len(rows_of(found, "Costs")) == 30
 
 
 def test_a_picture_of_both_frameworks_shows_the_first_experiments_however_many_there_are(plots):
     found = frameworks.find(
         select(*(made_runs(f"b{batch}", seconds=[float(batch)], global_batch=batch) for batch in range(1, 152)))
     )
-    assert len(found.plots) == 3 and len(table_of(found, "Times")) == 151
+    assert len(found.plots) == 3 and len(rows_of(found, "Times")) == 151
     for plot in found.plots:
         assert plot.figure.get_suptitle().endswith("; the first 25 of 151 experiments")
         assert len(plot.figure.axes[0].get_yticks()) == 25
@@ -261,7 +252,7 @@ def test_old_prices_are_marked_in_the_answer_the_table_and_the_notes(tmp_path):
     mark = "2025-10-31, over a year old"
     assert mark not in str(fresh.answer) + str(fresh.tables) + str(fresh.notes)
     assert f"a run costs $0.0364 (n = 6, at the price of {mark})" in later.answer
-    price, *_ = table_of(later, "Prices of a whole node")
+    price, *_ = rows_of(later, "Prices of a whole node")
     assert (price["seen on"], price["spot, $ per hour"]) == (mark, None)
     assert any(note.startswith("aws-g3-4xlarge is retired") and mark in note for note in later.notes)
 
@@ -293,7 +284,7 @@ def test_retired_machines_are_named_with_their_successor(tmp_path):
     (note,) = [note for note in found.notes if note.startswith("aws-g3-16xlarge")]
     assert "is retired since 2025-10-31, its last price $4.56 per hour (2025-10-31" in note
     assert "its successor is aws-g4dn-12xlarge at $3.912 per hour" in note
-    availabilities = {row["site"]: row["availability"] for row in table_of(found, "Prices")}
+    availabilities = {row["site"]: row["availability"] for row in rows_of(found, "Prices")}
     assert availabilities == {
         "aws-g3-16xlarge": "retired 2025-10-31, now aws-g4dn-12xlarge",
         "aws-p3-8xlarge": "retired 2025-12-31, now aws-g5-12xlarge",
@@ -310,7 +301,7 @@ def test_energy_of_metered_runs(tmp_path):
         trace = make_trace(phases, {"cpu0": dict.fromkeys(phases, watts)})
         write_finished_run(tmp_path / f"{site}-metered", site=site, seed=2, traces=[trace])
     found = find(load_runs([tmp_path]))
-    other, base = table_of(found, "Energy by site")
+    other, base = rows_of(found, "Energy by site")
     assert (base["J"], base["EDP, J s"], base["J / cte-power"]) == (1600, 16 * 1600, 1)
     assert (other["J"], other["J / cte-power"], other["EDP / cte-power"]) == (800, 0.5, 0.5)
     words = "The lowest mean energy is that of aws-p3-8xlarge, 800 J (n = 1); a difference is not shown"
@@ -322,7 +313,7 @@ def test_zero_joules_are_handled(tmp_path, plots):
     for site, watts in (("cte-power", 0.0), ("aws-p3-8xlarge", 50.0)):
         trace = make_trace({"training": 10}, {"cpu0": {"training": watts}})
         write_finished_run(tmp_path / f"{site}-metered", site=site, traces=[trace])
-    base, other = (row["J / cte-power"] for row in reversed(table_of(find(load_runs([tmp_path])), "Energy by site")))
+    base, other = (row["J / cte-power"] for row in reversed(rows_of(find(load_runs([tmp_path])), "Energy by site")))
     assert base is None and other is None
 
 
@@ -351,7 +342,7 @@ def test_a_processor_and_a_gpu_have_separate_bases(tmp_path):
         write_site(tmp_path / "gpu", site, [10.0 * factor, 11.0 * factor], world=make_world("cuda:0"))
         write_site(tmp_path / "cpu", site, [300.0 * factor, 310.0 * factor], world=make_world("cpu"))
     found = find(load_runs([tmp_path]))
-    ratios = {row["site"]: row["time / cte-power"] for row in table_of(found, "Times and accuracies")}
+    ratios = {row["site"]: row["time / cte-power"] for row in rows_of(found, "Times and accuracies")}
     assert ratios == {
         "cte-power, cpu": 1.0,
         "cte-power, gpu": pytest.approx(10.5 / 305, rel=0.01),
@@ -365,7 +356,7 @@ def test_the_model_of_a_gpu_is_a_difference_of_sites(tmp_path):
     for site, model in (("cte-power", "Tesla V100-SXM2-16GB"), ("aws-g4dn-xlarge", "Tesla T4")):
         write_site(tmp_path, site, [10.0, 11.0], world=make_world("cuda:0", gpus=[model]))
     write_site(tmp_path, "old", [10.0, 11.0], world=make_world("cuda:0"))
-    rows = {row["site"]: row for row in table_of(find(load_runs([tmp_path])), "How the sites ran them")}
+    rows = {row["site"]: row for row in rows_of(find(load_runs([tmp_path])), "How the sites ran them")}
     assert {site: row["device"] for site, row in rows.items()} == {
         "aws-g4dn-xlarge": "gpu Tesla T4", "cte-power": "gpu Tesla V100-SXM2-16GB", "old": "gpu",
     }  # fmt: skip
@@ -415,7 +406,7 @@ def test_zero_time_and_an_unknown_site_have_no_cost(tmp_path, plots):
     write_site(tmp_path, "cte-power", [0.0])
     write_site(tmp_path, "mine", [100.0], totals={"test_accuracy": float("nan")})
     found = find(load_runs([tmp_path]))
-    rows = {row["site"]: row for row in table_of(found, "Costs")}
+    rows = {row["site"]: row for row in rows_of(found, "Costs")}
     assert rows["mine"]["$ per run"] == "site not in the table"
     assert any("mine is not in the table of sites" in note for note in found.notes)
     assert "fewer than two sites have timed runs" in found.answer

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from analysis_builders import rows_of
 from builders import finished_record, make_environment, make_status, write_finished_run, write_study
 from PIL import Image
 
@@ -93,17 +94,21 @@ def damaged(folder, how):
         ("binary", "is not a valid run folder"),
     ],
 )
-def test_damaged_folders_are_named_and_left_out(tmp_path, capsys, how, words):
-    both(tmp_path)
-    damaged(tmp_path / "torch-r3", how)
+def test_damaged_folders_are_named_and_left_out(tmp_path, how, words):
+    write_study(tmp_path, seconds=[5.0, 6.0, 7.0])
+    damaged(tmp_path / "run-r3", how)
     selection = load_runs([tmp_path])
-    assert len(selection.runs) == 11
+    assert len(selection.runs) == 2
     (line,) = selection.left_out
-    assert line.startswith("left out: ") and words in line and "torch-r3" in line
-    for command in ("frameworks", "check"):
-        text = shown(capsys, command, tmp_path)
-        assert f"flag: {line}" in text
-        assert "torch-r3" in shown(capsys, command, tmp_path, "--strict", code=2)
+    assert line.startswith("left out: ") and words in line and "run-r3" in line
+
+
+@pytest.mark.parametrize("command", ["frameworks", "check"])
+def test_a_damaged_folder_is_flagged_by_commands_and_refused(tmp_path, capsys, command):
+    both(tmp_path)
+    damaged(tmp_path / "torch-r3", "half a record")
+    assert f"flag: {load_runs([tmp_path]).left_out[0]}" in shown(capsys, command, tmp_path)
+    assert "torch-r3" in shown(capsys, command, tmp_path, "--strict", code=2)
 
 
 def test_links_that_lead_nowhere_are_passed_by(tmp_path):
@@ -298,7 +303,7 @@ def test_seconds_to_a_target_are_those_of_the_first_epoch_that_reaches_it(tmp_pa
 
 def test_frameworks_are_compared_by_seed(tmp_path, capsys):
     finding = find(load_runs([both(tmp_path)]))
-    (row,) = [dict(zip(finding.tables[0].headings, row, strict=True)) for row in finding.tables[0].rows]
+    (row,) = rows_of(finding, 0)
     assert row["pairs"] == "6 by seed" and row["verdict"] == "Keras faster" and row["within 0.5 points"] == "same"
     walsh = sorted(math.log(KERAS[a] * KERAS[b] / TORCH[a] / TORCH[b]) / 2 for a in range(6) for b in range(a, 6))
     assert row["Keras / PyTorch time"] == pytest.approx(math.exp(walsh[10]))
@@ -308,8 +313,7 @@ def test_frameworks_are_compared_by_seed(tmp_path, capsys):
     assert finding.answer == (
         "Keras trains 1.25 times as fast as PyTorch (n = 6). The accuracy is the same to within 0.5 points."
     )
-    times = {row[0]: dict(zip(finding.tables[1].headings, row, strict=True)) for row in finding.tables[1].rows}
-    torch = times["PyTorch"]
+    torch = next(row for row in rows_of(finding, 1) if "PyTorch" in row.values())
     assert torch["training, s"] == pytest.approx(10.15) and torch["95 % interval"] == "9.80 to 10.40"
     assert torch["mean of the middle"] == pytest.approx(10.15) and torch["mean"] == pytest.approx(10.1333, abs=1e-4)
     assert torch["images/s"] == pytest.approx(6 / sum(seconds / 360 for seconds in TORCH))
