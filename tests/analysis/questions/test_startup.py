@@ -5,6 +5,7 @@ from dataclasses import asdict
 from itertools import product
 
 import pytest
+from analysis_builders import rows_of
 from builders import make_environment, make_trace, make_world, write_finished_run
 
 from analysis.__main__ import main
@@ -44,8 +45,7 @@ def write_three_ways(folder):
 def starts_of(found):
     """Return site -> row of the table."""
     tables = [table for table in found.tables if table.title.startswith("What starting the ranks costs")]
-    rows = [dict(zip(table.headings, row, strict=True)) for table in tables for row in table.rows]
-    return {row["site"]: row for row in rows}
+    return {row["site"]: row for table in tables for row in rows_of(table)}
 
 
 def test_parts_by_hand(tmp_path):
