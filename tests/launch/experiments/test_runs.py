@@ -79,6 +79,15 @@ class Experiment:
         return found
 
 
+@pytest.fixture(autouse=True)
+def all_ends_with_the_test(tmp_path):
+    """End the commands and trainers that a test has left in its folder."""
+    yield
+    for process in psutil.process_iter(["cwd"]):
+        if process.info["cwd"] == str(tmp_path):
+            process.kill()
+
+
 def epochs_of(folder):
     file = folder / "epochs.jsonl"
     return len(file.read_text().splitlines()) if file.exists() else 0
