@@ -1,8 +1,7 @@
 """A run that was ended and resumed is the unbroken one, bit for bit, checkpoint included.
 
 One table, `CASES`. A patch ends each run on all ranks inside its first epoch, after update 3, and inside its second,
-after its update 2; then it is resumed once more. That a killed process leaves what is needed is tested on one that really
-is killed (`test_killed.py`).
+after its update 2; then it is resumed once more. What a killed process leaves is in `test_killed.py`.
 """
 
 import json

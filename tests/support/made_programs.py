@@ -1,8 +1,11 @@
 """Programs that would be there on another machine, made for a test: calls are written down and answered from a list."""
 
 import json
+import os
+import signal
 import sys
 from collections.abc import Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 _PROGRAM = """#!{python} -S
@@ -19,6 +22,17 @@ for answer in json.loads((here / {name!r}).with_suffix(".answers").read_text()):
         sys.stderr.write(answer["err"])
         sys.exit(answer["code"])
 """
+
+
+@contextmanager
+def ended_with_the_test(process):
+    """Kill what was started in a session of its own, with all of that session, where a test has not ended it."""
+    try:
+        yield process
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,11 +9,13 @@ import subprocess
 import sys
 import threading
 import tomllib
+from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
 
 import psutil
 import pytest
+from made_programs import ended_with_the_test
 from waiting import wait_until
 
 from common.errors import EXIT_CODE_USER_ERROR, UserError
@@ -294,15 +296,17 @@ def test_a_second_set_up_starts_no_program(clone, state, monkeypatch, capsys):
 
 def test_a_set_up_waits_for_another_one_in_the_same_clone(clone):
     state, request = setup_state.SetupState(clone), Request(root=clone)
-    with setup_state.locked(state):
+    with ExitStack() as unlock:
+        unlock.enter_context(setup_state.locked(state))
         state.begin(request)
         fake_environment(clone)
         command = [BASE_PYTHON, str(ROOT / "launch" / "setup.py"), "--root", str(clone), "--no-gpu"]
-        second = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        assert "another set-up works in this clone" in second.stdout.readline()
-        state.finish(request)
-    rest, _ = second.communicate(timeout=20)
-    assert (second.returncode, rest) == (0, "")
+        started = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
+        with ended_with_the_test(started) as second:
+            assert "another set-up works in this clone" in second.stdout.readline()
+            state.finish(request)
+            unlock.close()
+            assert (second.stdout.read(), second.wait(60)) == ("", 0)
 
 
 # Interruption
