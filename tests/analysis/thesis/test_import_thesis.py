@@ -55,6 +55,7 @@ def test_every_run_has_a_folder_that_can_be_read(imported):
 
 def test_a_timed_run(imported):
     run = read_run(imported / "gpu1-r2")
+    data = run.record.data
     assert run.record.totals == Totals(
         epochs=100,
         steps=6000,
@@ -75,16 +76,8 @@ def test_a_timed_run(imported):
     assert [epoch.training_seconds for epoch in run.epochs] == [62.5] + [60.5] * 99
     assert {epoch.validation_seconds for epoch in run.epochs} == {5.25}
     assert run.epochs[1].images_per_second == 7650 / 60.5
-    assert (run.record.data.global_batch_size, run.record.data.steps_per_epoch, run.record.data.image_shape) == (
-        128,
-        60,
-        (148, 197, 1),
-    )
-    assert (run.record.data.training_samples, run.record.data.validation_samples, run.record.data.test_samples) == (
-        7650,
-        180,
-        1170,
-    )
+    assert (data.global_batch_size, data.steps_per_epoch, data.image_shape) == (128, 60, (148, 197, 1))
+    assert (data.training_samples, data.validation_samples, data.test_samples) == (7650, 180, 1170)
     model = run.record.model
     assert (model.name, model.outputs, model.parameters) == ("resnet34", 9, 21_283_017)
     assert round(model.multiply_adds_per_image, -6) == 2_306_000_000
@@ -104,12 +97,9 @@ def test_a_timed_run(imported):
 )
 def test_processes_and_batches(imported, name, devices, controller, batch, steps):
     run = read_run(imported / name)
-    assert (run.record.world.size, run.record.world.devices, run.record.world.controller) == (
-        len(devices),
-        devices,
-        controller,
-    )
-    assert (run.record.data.global_batch_size, run.record.data.steps_per_epoch) == (batch, steps)
+    world, data = run.record.world, run.record.data
+    assert (world.size, world.devices, world.controller) == (len(devices), devices, controller)
+    assert (data.global_batch_size, data.steps_per_epoch) == (batch, steps)
 
 
 @pytest.mark.parametrize("name", ["cpu-r1", "gpu2-batch64-r1", "gpu2-batch64-r2"])
@@ -164,10 +154,7 @@ def test_its_power_over_time(imported):
 
 
 def test_sums_without_samples(imported):
-    of_cpu, published = (
-        read_run(imported / "cpu-energy1").record.energy,
-        read_run(imported / "gpu2-energy-published").record.energy,
-    )
+    of_cpu, published = (read_run(imported / name).record.energy for name in ("cpu-energy1", "gpu2-energy-published"))
     assert (of_cpu.seconds, published.seconds) == (100, 9)
     assert (of_cpu.used_devices.joules, of_cpu.all_devices.joules) == (45, 235.5)
     assert published.used_devices.edp_joule_seconds == 9 * 235.5
@@ -177,11 +164,8 @@ def test_sums_without_samples(imported):
 
 def test_the_study(imported):
     run = read_run(imported / "size295x222-batch96")
-    assert (run.record.data.image_shape, run.record.data.global_batch_size, run.record.data.steps_per_epoch) == (
-        (222, 295, 1),
-        96,
-        66,
-    )
+    data = run.record.data
+    assert (data.image_shape, data.global_batch_size, data.steps_per_epoch) == ((222, 295, 1), 96, 66)
     assert run.record.totals.training_seconds == 2001
     assert run.record.totals.validation_seconds == NotRecorded("counted within training_seconds")
     assert isinstance(run.record.totals.test_accuracy, NotRecorded)
@@ -202,14 +186,8 @@ def test_table_3_1(imported):
     for folder in sorted(imported.glob("table31-*")):
         run = read_run(folder)
         assert (run.record.model.name, run.record.model.parameters) == ("mlp", 152_650)
-        rows.append(
-            (
-                run.record.framework,
-                *run.record.world.devices,
-                run.record.totals.test_accuracy,
-                run.record.totals.training_seconds,
-            )
-        )
+        record, totals = run.record, run.record.totals
+        rows.append((record.framework, *record.world.devices, totals.test_accuracy, totals.training_seconds))
     assert rows == [
         ("keras", "cpu", 0.95, 9.4),
         ("keras", "cuda:0", 0.96, 6.13),
