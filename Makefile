@@ -8,6 +8,8 @@ ELASTIC ?=
 ARGS ?=
 # Which frameworks are installed: "torch", "keras" or both. Empty: as in the last set-up, at first both.
 FRAMEWORKS ?=
+# For tests: a revision (1: HEAD); only tests run that depend on what differs from it.
+CHANGED ?=
 # For report: run folders, or folders that hold some; and the file that is written.
 RUNS ?= runs/smoke
 OUT ?= report.html
@@ -23,6 +25,7 @@ export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
 FOR_NODE = $(if $(NODE),--node "$(if $(filter %.toml,$(NODE)),$(abspath $(NODE)),$(NODE))")
 FOR_GPU = $(if $(filter 1,$(GPU)),--gpu) $(if $(filter 0,$(GPU)),--no-gpu) $(FOR_NODE)
+SINCE = $(if $(CHANGED),--changed "$(CHANGED)")
 SETUP = $(PYTHON) launch/setup.py $(if $(WHEELS),--wheels "$(WHEELS)") $(FOR_GPU)
 
 .DEFAULT_GOAL := help
@@ -33,6 +36,7 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo "Variables, with their defaults:"
 	@echo "  FRAMEWORK=torch|keras  NP=2  ELASTIC=1  ARGS=\"...\"  for train; ARGS for test, bench, parity too (make train ARGS=--help)"
+	@echo "  CHANGED=REV                            for test, test-ci: only those that depend on what differs (1: HEAD)"
 	@echo "  RUNS=\"runs/smoke\"  OUT=report.html      for report"
 	@echo "  FRAMEWORKS=\"torch keras\"  WHEELS=DIR  GPU=0|1  NODE=aws-g5  PYTHON=python3      for set-up"
 
@@ -47,11 +51,11 @@ train: ## set up if needed, then train MNIST on NP Horovod processes
 
 test: ## set up if needed, then run the quick tests (ARGS go to pytest)
 	@$(SETUP) --frameworks "$(FRAMEWORKS)" --dev
-	@.venv/bin/python tests/run.py quick $(ARGS)
+	@.venv/bin/python tests/run.py quick $(SINCE) $(ARGS)
 
 test-ci: ## what CI runs after them: more ranks, Slurm, several hosts, a browser
 	@$(SETUP) --frameworks "$(FRAMEWORKS)" --dev
-	@.venv/bin/python tests/run.py ci $(ARGS)
+	@.venv/bin/python tests/run.py ci $(SINCE) $(ARGS)
 
 test-all: ## all tests, with the longer ones
 	@$(SETUP) --frameworks "$(FRAMEWORKS)" --dev
@@ -71,10 +75,11 @@ mutations: ## break the product line by line, see the tests find it; 40 minutes 
 	@$(SETUP) --frameworks "$(FRAMEWORKS)" --dev
 	@.venv/bin/python tests/mutations/run.py $(ARGS)
 
-lint: ## check style and format (ruff)
+lint: ## check style and format (ruff), and form: twins, layers, lengths of pages, the table of what is proven
 	@$(SETUP) --frameworks "$(FRAMEWORKS)" --dev
 	@.venv/bin/ruff check .
 	@.venv/bin/ruff format --check .
+	@.venv/bin/python -m pytest -q tests/form
 
 types: ## check types (mypy)
 	@$(SETUP) --frameworks "$(FRAMEWORKS)" --dev

@@ -5,7 +5,8 @@
     python tests/run.py all      # `make test-all`
     python tests/run.py gpu      # `make test-gpu`, on a machine that has one; the others leave these out
 
-Further arguments go to pytest, whose last line has the totals and whose exit code is that of this.
+Further arguments go to pytest, whose last line has the totals and whose exit code is that of this. Before them,
+`--changed REV` leaves out the files of tests that depend on nothing that differs from that revision (1: HEAD).
 """
 
 import os
@@ -29,16 +30,26 @@ def command(selection, further):
     # A second process would collect one file to run nothing of it; and two would take the GPU from each other.
     workers = "0" if len(files) == 1 or selection == "gpu" else "2"
     profile = "quick" if selection == "quick" else "ci"
-    options = ["-m", SELECTIONS[selection], "-n", workers, f"--hypothesis-profile={profile}"]
+    # `make lint` checks what is in tests/form.
+    options = ["-m", SELECTIONS[selection], "-n", workers, f"--hypothesis-profile={profile}", "--ignore=tests/form"]
     return [sys.executable, "-m", "pytest", *options, *further]
 
 
 def main(arguments):
     """Become the call of pytest."""
-    if not arguments or arguments[0] not in SELECTIONS:
-        print(f"usage: python tests/run.py {'|'.join(SELECTIONS)} [ARGUMENTS OF PYTEST]", file=sys.stderr)
+    if not arguments or arguments[0] not in SELECTIONS or arguments[1:] == ["--changed"]:
+        usage = f"{'|'.join(SELECTIONS)} [--changed REV] [ARGUMENTS OF PYTEST]"
+        print(f"usage: python tests/run.py {usage}", file=sys.stderr)
         sys.exit(2)
     os.chdir(ROOT)
+    if arguments[1:2] == ["--changed"]:
+        from changed import choose  # here, as others read SELECTIONS from elsewhere
+
+        chosen, summary = choose(arguments[2])
+        print(f"=== since {arguments[2]}, {summary}", flush=True)
+        if chosen == []:
+            sys.exit(0)
+        arguments = [arguments[0], *(chosen or []), *arguments[3:]]
     # Compiled files are kept: many tests start Python, and would compile the project anew each time.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     called = command(arguments[0], arguments[1:])

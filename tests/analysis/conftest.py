@@ -14,9 +14,24 @@ from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
 from analysis.output.finding import Finding
+from analysis.questions import frameworks, times
+from analysis.questions.clouds import finding as clouds
 from analysis.questions.projection import command as projection
 from analysis.questions.projection import errors
+from analysis.questions.scaling import command as scaling
+from analysis.questions.strategies import command as strategies
 from common.utils import workers
+
+# What makes the plots of the commands that tests ask most: an axis takes as long as all else of a finding.
+# Module, name -> what it returns without data.
+MAKERS = [
+    (frameworks, "_plots", []),
+    *((clouds, name, []) for name in ("_plots", "owned_plots", "startup_plots")),
+    (scaling, "plots_of", []),
+    (strategies, "plots_of", ([], [])),
+    (times, "plot_epochs", None),
+    (times, "plot_totals", None),
+]
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -51,17 +66,18 @@ def _save_texts(figure, file, *, format=None, metadata=None, **_):
 @pytest.fixture(autouse=True, scope="session")
 def _disks_and_fits_are_quick():
     """Nothing here is about a crash of the machine; and the fits of a study are made once, not for every page of it."""
-    fits = {}
+    project, fits = errors.projected_steps, {}
 
     def projected(study):
         key = study.machine, *(step.seconds for step in study.steps)
         if key not in fits:
-            fits[key] = errors.projected_steps(study)
+            fits[key] = project(study)
         return fits[key]
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda file: None)
-        patch.setattr(projection, "projected_steps", projected)
+        for module in (errors, projection):
+            patch.setattr(module, "projected_steps", projected)
         yield
 
 
@@ -72,16 +88,23 @@ def study():
 
 
 @pytest.fixture
-def drawn():
+def plots():
+    """For a test that looks at the plots of a finding, or at what they do with odd values: they are made."""
+
+
+@pytest.fixture
+def drawn(plots):
     """For a test that looks at pictures: they are drawn."""
 
 
 @pytest.fixture(autouse=True)
-def _pictures_are_not_drawn(request):
+def _plots_are_made_and_drawn_only_where_a_test_looks_at_them(request):
     if "drawn" in request.fixturenames or request.node.get_closest_marker("browser"):
         yield
         return
     with pytest.MonkeyPatch.context() as patch:
+        for module, maker, nothing in MAKERS if "plots" not in request.fixturenames else ():
+            patch.setattr(module, maker, lambda *_, nothing=nothing, **__: nothing)
         patch.setattr(Figure, "savefig", _save_texts)
         patch.setattr(ConstrainedLayoutEngine, "execute", lambda engine, figure: None)
         patch.setattr(workers, "usable_cores", lambda: 1)  # to copy this process takes longer than what is left

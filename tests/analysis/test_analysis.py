@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from analysis_builders import rows_of
 from builders import make_config, make_epoch, make_record, make_status, write_finished_run
 from PIL import Image
 
@@ -129,7 +130,7 @@ def test_a_record_is_read_as_it_was_written(tmp_path):
 
 
 def test_the_table_has_the_worst_of_each_row():
-    rows = [dict(zip(parity_table(proofs()).headings, row, strict=True)) for row in parity_table(proofs()).rows]
+    rows = rows_of(parity_table(proofs()))
     assert [(row["compared"], row["between"], row["optimizer"], row["verdict"]) for row in rows] == [
         ("50 updates", "keras and torch, np 1, 2", "momentum, adam", "same"),
         ("50 updates", "np 2 and 1, keras", "momentum, adam", "same"),

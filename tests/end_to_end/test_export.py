@@ -3,13 +3,14 @@
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 from builders import make_config, make_setup, random_weights, write_trained_run
 from extras import environment_with_extras
-from rule_workers import TESTS, environment, relative_difference
+from frameworks import call
+from jobs import relative_difference
+from processes import TESTS, environment
 
 from common.checks import parity_cases
 from common.data.batches import normalize
@@ -22,7 +23,7 @@ IMAGES = parity_cases.IMAGES | {"mlp": (9, 7, 3, 10), "resnet34": (33, 45, 3, 9)
 TARGETS = ("torch", "keras", "onnx")
 
 
-def work(*words: str, target: str, runs: Path) -> None:
+def work(*words, target, runs):
     """Run a worker; ONNX needs the extras."""
     variables = environment_with_extras() if target == "onnx" else environment()
     command = [sys.executable, *(str(TESTS / word) for word in words), target, str(runs)]
@@ -31,7 +32,7 @@ def work(*words: str, target: str, runs: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def runs(tmp_path_factory):
     """A run of every model, all weights random, with what both frameworks compute for its test images."""
     folder = tmp_path_factory.mktemp("models") / "runs"
     for number, (model, (height, width, channels, classes)) in enumerate(IMAGES.items()):
@@ -42,13 +43,13 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
         images = np.asarray(setup.dataset.test.images)
         np.save(run / "images.npy", normalize(images, read_trained_model(run).table(images.dtype)))
     for target in TARGETS[:2]:
-        work("export_worker.py", target=target, runs=folder)
+        call(target, "export_worker:export_all", target, str(folder), folder=folder)
     return folder
 
 
 @pytest.mark.ci
 @pytest.mark.parametrize("target", TARGETS)
-def test_an_exported_model_computes_what_both_frameworks_compute(runs: Path, target: str) -> None:
+def test_an_exported_model_computes_what_both_frameworks_compute(runs, target):
     if target == "onnx":
         work("export_worker.py", target=target, runs=runs)
     work("plain_reader.py", target=target, runs=runs)
@@ -61,7 +62,7 @@ def test_an_exported_model_computes_what_both_frameworks_compute(runs: Path, tar
 
 
 @pytest.mark.ci
-def test_the_command_starts_the_program_of_the_framework(runs: Path, tmp_path: Path) -> None:
+def test_the_command_starts_the_program_of_the_framework(runs, tmp_path):
     output = tmp_path / "new" / "model.pt"
     command = [sys.executable, "-m", "launch", "export", str(runs / "mlp"), "--to", "torch", "--output", str(output)]
     done = subprocess.run(command, cwd=TESTS.parents[1], env=environment(), capture_output=True, text=True, check=False)
@@ -72,7 +73,7 @@ def test_the_command_starts_the_program_of_the_framework(runs: Path, tmp_path: P
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Path:
+def run(tmp_path):
     setup = make_setup(make_config(tmp_path))
     return write_trained_run(tmp_path / "run", setup, random_weights(setup))
 
@@ -86,9 +87,7 @@ def run(tmp_path: Path) -> Path:
         (["--to", "onnx"], "arguments are required: --output"),
     ],
 )
-def test_bad_input_is_one_line(
-    words: list[str], message: str, run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_bad_input_is_one_line(words, message, run, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "onnx", None)
     try:
         code = main(["export", str(run), *words])

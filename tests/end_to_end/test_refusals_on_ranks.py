@@ -5,13 +5,13 @@ import shlex
 import tomllib
 
 import pytest
-from jobs import Job, Jobs, train
+from jobs import FRAMEWORKS, Job, Jobs, on_frameworks, train
 from processes import ROOT
 
 pytestmark = pytest.mark.ranks
 
-FRAMEWORKS = ("torch", "keras")
-ROWS = tomllib.loads((ROOT / "tests/refusals/ranks.toml").read_text())["refusal"]
+TABLE = tomllib.loads((ROOT / "tests/refusals/ranks.toml").read_text())["refusal"]
+ROWS = {row["id"]: row for row in TABLE}
 SETTINGS = ["--dataset", "synthetic:1200x28x28x1x10", "--validation-share", "0.1", "--batch-size", "32"]
 SETTINGS += ["--model", "mlp", "--epochs", "2", "--steps-per-epoch", "5"]
 SERVED = ["--batch-size", "48", "--strategy", "server", "--servers", "2", "--threads", "1", "--lr-scaling", "none"]
@@ -34,24 +34,13 @@ def job_of(row):
 
 @pytest.fixture(scope="module")
 def jobs(tmp_path_factory):
-    return Jobs(tmp_path_factory.mktemp("refused"), [*GIVEN.values(), *map(job_of, ROWS)])
+    return Jobs(tmp_path_factory.mktemp("refused"), [*GIVEN.values(), *map(job_of, TABLE)])
 
 
-def rows():
-    """Return the parameters (framework, row), a framework after the other."""
-    return [
-        pytest.param(
-            framework, row, marks=[] if framework == "torch" else pytest.mark.ci, id=f"{framework}-{row['id']}"
-        )
-        for framework in FRAMEWORKS
-        for row in ROWS
-        if framework in row.get("frameworks", FRAMEWORKS)
-    ]
-
-
-@pytest.mark.parametrize(("framework", "row"), rows(), indirect=["framework"])
-def test_all_ranks_refuse_together(jobs, framework, row):
-    ranks = jobs.outcomes(framework, row["id"])
+@on_frameworks(ROWS, frameworks=lambda name: ROWS[name].get("frameworks", FRAMEWORKS), quick=lambda name: ("torch",))
+def test_all_ranks_refuse_together(jobs, framework, name):
+    ranks = jobs.outcomes(framework, name)
     assert [rank.code for rank in ranks] == [2] * len(ranks)
-    assert re.fullmatch(rf"{framework}_impl/train\.py: error: {row['line']}\n", ranks[0].stderr), ranks[0].stderr
+    line = rf"{framework}_impl/train\.py: error: {ROWS[name]['line']}\n"
+    assert re.fullmatch(line, ranks[0].stderr), ranks[0].stderr
     assert all(rank.stderr == rank.stdout == "" for rank in ranks[1:])

@@ -1,23 +1,20 @@
 """A run that was ended and resumed is the unbroken one, bit for bit, checkpoint included.
 
 One table, `CASES`. A patch ends each run on all ranks inside its first epoch, after update 3, and inside its second,
-after update 8; then it is resumed once more. That a killed process leaves what is needed is tested on one that really
-is killed (`test_killed.py`).
+after its update 2; then it is resumed once more. What a killed process leaves is in `test_killed.py`.
 """
 
-import importlib.util
 import json
 from dataclasses import dataclass
 
 import pytest
-from jobs import Job, Jobs, resumed, train
+from jobs import FRAMEWORKS, Job, Jobs, last_value, on_frameworks, resumed, train
 
 from common.run_folder.checkpoints import checkpoint_folders
 from common.run_folder.records import read_run
 
 pytestmark = pytest.mark.ranks
 
-FRAMEWORKS = ("torch", "keras")
 OFTEN = ("--checkpoint-minutes", "1e-9")  # after every update
 EPOCHS, STEPS = 2, 6
 DATA = ("--dataset", "synthetic:1200x28x28x1x10", "--validation-share", "0.1", "--steps-per-epoch", str(STEPS))
@@ -62,7 +59,7 @@ CASES = {
     "nesterov": Case((*CNN, "--nesterov", "--weight-decay", "0.001", "--compression", "fp16")),
     "gloo": Case((*MLP, *ADAM), launcher="gloo2"),
     "resnet34": Case(RESNET34, patch="shallow", quick=("torch",)),
-    "profile": Case((*MLP, "--profile"), launcher="none"),
+    "profile": Case((*MLP, "--steps-per-epoch", "12", "--profile"), launcher="none"),
     "averaging": Case((*CNN, *AVERAGING), quick=("torch",)),
     "unequal": Case((*CNN, "--shares", "2.4:1", *AVERAGING, "--slow", "1:1.5:0.5")),
     "passes": Case((*CNN, "--shares", "2.4:1", "--backward-passes-per-step", "2")),
@@ -134,13 +131,7 @@ def jobs(tmp_path_factory):
 
 
 def rows(table):
-    """Return the parameters (framework, case), a framework after the other; those not quick are marked."""
-    return [
-        pytest.param(side, name, marks=[] if side in case.quick else pytest.mark.ci, id=f"{side}-{name}")
-        for side in FRAMEWORKS
-        for name, case in table.items()
-        if side in case.frameworks
-    ]
+    return on_frameworks(table, frameworks=lambda name: table[name].frameworks, quick=lambda name: table[name].quick)
 
 
 MEASURED = {"checkpoint_seconds": 0, "hash": ""}  # of a checkpoint's state: seconds, and the hash that covers them
@@ -167,30 +158,27 @@ def check_same(run, whole):
     assert {**states[0], **MEASURED} == {**states[1], **MEASURED}
 
 
-@pytest.mark.parametrize(("side", "name"), rows(CASES))
-def test_a_run_ended_inside_epochs_ends_bit_for_bit_as_an_unbroken_one(jobs, side, name):
-    if importlib.util.find_spec(side) is None:
-        pytest.skip(f"{side} is not installed")
-    run, whole = jobs.run(side, f"{name} resumed"), jobs.run(side, f"{name} whole")
+@rows(CASES)
+def test_a_run_ended_inside_epochs_ends_bit_for_bit_as_an_unbroken_one(jobs, framework, name):
+    run, whole = jobs.run(framework, f"{name} resumed"), jobs.run(framework, f"{name} whole")
     for job in ("part", "again"):
-        assert {outcome.code for outcome in jobs.outcomes(side, f"{name} {job}")} == {2}
+        assert {outcome.code for outcome in jobs.outcomes(framework, f"{name} {job}")} == {2}
     first = {"again": "epoch 0 and 3 updates", "resumed": "epoch 1 and 2 updates"}
     for job, where in first.items():
-        assert f"after {where} of the next\n" in jobs.outcomes(side, f"{name} {job}")[0].stdout
+        assert f"after {where} of the next\n" in jobs.outcomes(framework, f"{name} {job}")[0].stdout
     assert run.record.status.resumed_after_epochs == [0, 1]
-    assert run.record.status.resumed_after_steps == [3, 8]
+    steps = int(last_value("--steps-per-epoch", CASES[name].settings))
+    assert run.record.status.resumed_after_steps == [3, steps + 2]
     if name == "profile":
-        assert run.record.profile.steps == EPOCHS * STEPS - 8 - run.record.profile.left_out_steps
+        assert run.record.profile.steps == EPOCHS * steps - (steps + 2) - run.record.profile.left_out_steps
         assert run.record.profile.parts_over_step == pytest.approx(1.0, abs=0.05)
     check_same(run, whole)
 
 
-@pytest.mark.parametrize(("side", "name"), rows(AT_AN_EPOCHS_END))
-def test_a_run_resumed_after_an_epoch_ends_bit_for_bit_as_an_unbroken_one(jobs, side, name):
-    if importlib.util.find_spec(side) is None:
-        pytest.skip(f"{side} is not installed")
-    run, whole = jobs.run(side, f"{name} resumed"), jobs.run(side, f"{name} whole")
-    assert "after epoch 1\n" in jobs.outcomes(side, f"{name} resumed")[0].stdout
+@rows(AT_AN_EPOCHS_END)
+def test_a_run_resumed_after_an_epoch_ends_bit_for_bit_as_an_unbroken_one(jobs, framework, name):
+    run, whole = jobs.run(framework, f"{name} resumed"), jobs.run(framework, f"{name} whole")
+    assert "after epoch 1\n" in jobs.outcomes(framework, f"{name} resumed")[0].stdout
     assert run.record.status.resumed_after_epochs == [1]
     check_same(run, whole)
 

@@ -6,11 +6,10 @@ nothing else may differ. In float32 that order alone moves a ReLU or a maximum t
 update is compared, and a whole epoch only for the model that has neither.
 """
 
-import importlib.util
-
 import numpy as np
 import pytest
-from jobs import Jobs, relative_difference, train
+from frameworks import need
+from jobs import FRAMEWORKS, Jobs, on_frameworks, relative_difference, train
 
 from common.checks.parity_cases import IMAGES, make_spec
 from common.model.specs import model_spec
@@ -18,7 +17,6 @@ from common.model.weights import draw_initial_weights, load_weights
 
 pytestmark = pytest.mark.ranks
 
-FRAMEWORKS = ("torch", "keras")
 FREE = [name for name in IMAGES if all(weight.trainable for weight in make_spec(name).weights)]  # no BatchNorm
 GLOBAL, STEPS, EPOCHS = 48, 5, 2  # 48 images an update: 1, 2, 3 and 4 ranks divide them
 
@@ -153,23 +151,24 @@ def all_runs():
         mirrored = [*native("mirrored"), "--replicas", "2"]
         yield train(f"{name} mirrored", *settings, *size, *mirrored, launcher="none", patch=patch)
 
-    # Compiled.
-    yield train("traced", *mlp, *batch(2), "--compile", patch="without_compiler")
+    # Compiled; the C++ compiler takes most of the time, and what does not depend on it is tried without.
+    traced = {"patch": "without_compiler"}
     one_thread = ["--threads", "1", "--compile"]
+    yield train("traced", *mlp, *batch(2), "--compile", **traced)
     yield train("cnn compiled", *cnn, *batch(1), *one_thread, launcher="none")
-    passes = [*batch(1, passes=2), "--backward-passes-per-step", "2"]
-    yield train("passes compiled", *cnn, *passes, *one_thread, launcher="none")
     yield train("compiled on 2", *cnn, *batch(2), *one_thread)
-    yield train("slow compiled", *cnn, *batch(2), *one_thread, "--slow", "1:1.5")
-    yield train("averaging compiled", *cnn, *batch(2), *one_thread, *AVERAGING)
-    yield train("served compiled", *cnn, *served(1, 1), "--compile")
     yield train("dropout compiled", *DROPOUT, *batch(2), *one_thread)
+    passes = [*batch(1, passes=2), "--backward-passes-per-step", "2"]
+    yield train("passes compiled", *cnn, *passes, *one_thread, launcher="none", **traced)
+    yield train("slow compiled", *cnn, *batch(2), *one_thread, "--slow", "1:1.5", **traced)
+    yield train("averaging compiled", *cnn, *batch(2), *one_thread, *AVERAGING, **traced)
+    yield train("served compiled", *cnn, *served(1, 1), "--compile", **traced)
 
     # What must be found.
     yield train("unsharded", *mlp, *batch(2), patch="unsharded")
     yield train("half the batch", *mlp, *batch(2), launcher="none")
     yield train("frozen", *FROZEN, launcher="none", patch="shallow")
-    yield train("frozen compiled", *FROZEN, "--compile", launcher="none", patch="shallow")
+    yield train("frozen compiled", *FROZEN, "--compile", launcher="none", patch="shallow+without_compiler")
     yield train("scaled", *FLOAT32, "--lr-scaling", "linear")
     yield train("unscaled", *FLOAT32, "--lr-scaling", "linear", patch="unscaled")
 
@@ -255,25 +254,14 @@ def frameworks_of(name):
     return ("torch",) if name in ON_TORCH else ("keras",) if name in ON_KERAS else FRAMEWORKS
 
 
-def rows(table):
-    """Return the parameters (framework, run) of a table, a framework after the other; those not quick are marked."""
-    return [
-        pytest.param(side, name, marks=[] if side in QUICK.get(name, ()) else pytest.mark.ci, id=f"{side}-{name}")
-        for side in FRAMEWORKS
-        for name in table
-        if side in (table[name][2] if table is DIFFERENT else frameworks_of(name))
-    ]
+def by_start(table):
+    """Return the runs of a table, a start of ranks after the other."""
+    return sorted(table, key=lambda name: RUNS[name].launcher)
 
 
 @pytest.fixture(scope="module")
 def jobs(tmp_path_factory):
     return Jobs(tmp_path_factory.mktemp("same"), RUNS.values())
-
-
-def skip_without(*frameworks):
-    for framework in frameworks:
-        if importlib.util.find_spec(framework) is None:
-            pytest.skip(f"{framework} is not installed")
 
 
 def differences(one, other):
@@ -304,11 +292,10 @@ def check_same(run, other, *, tolerance):
     assert run.record.totals.test_loss == pytest.approx(other.record.totals.test_loss, rel=near)
 
 
-@pytest.mark.parametrize(("side", "name"), rows(SAME))
-def test_runs_train_the_same_weights(jobs, side, name):
-    skip_without(side)
+@on_frameworks(by_start(SAME), frameworks=frameworks_of, quick=lambda name: QUICK.get(name, ()))
+def test_runs_train_the_same_weights(jobs, framework, name):
     other, tolerance = SAME[name]
-    check_same(jobs.run(side, name), jobs.run(side, other), tolerance=tolerance)
+    check_same(jobs.run(framework, name), jobs.run(framework, other), tolerance=tolerance)
 
 
 @pytest.mark.ci
@@ -320,15 +307,15 @@ def test_the_record_says_how_many_ranks_hold_a_copy(jobs, framework, name, parts
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[] if n == "mlp on 2" else pytest.mark.ci) for n in ACROSS])
 def test_both_frameworks_train_the_same_weights(jobs, name):
-    skip_without(*FRAMEWORKS)
-    check_same(*(jobs.run(side, name) for side in ("keras", "torch")), tolerance=ACROSS[name])
+    for framework in FRAMEWORKS:
+        need(framework)
+    check_same(*(jobs.run(framework, name) for framework in ("keras", "torch")), tolerance=ACROSS[name])
 
 
-@pytest.mark.parametrize(("side", "name"), rows(DIFFERENT))
-def test_runs_that_must_not_agree_do_not(jobs, side, name):
-    skip_without(side)
+@on_frameworks(by_start(DIFFERENT), frameworks=lambda name: DIFFERENT[name][2], quick=lambda name: ())
+def test_runs_that_must_not_agree_do_not(jobs, framework, name):
     other, least, _ = DIFFERENT[name]
-    apart = differences(jobs.weights(side, name), jobs.weights(side, other))
+    apart = differences(jobs.weights(framework, name), jobs.weights(framework, other))
     assert min(apart.values()) > least, apart
 
 

@@ -147,6 +147,7 @@ def check_answer(read, folder):
     assert not [path for path in folder.iterdir() if path.name != "received"]
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.name)
 def test_a_damaged_answer_is_one_line_or_a_status(program, tmp_path, monkeypatch):
     def one(content):
@@ -161,6 +162,7 @@ def test_a_damaged_answer_is_one_line_or_a_status(program, tmp_path, monkeypatch
         one(content)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(("name", "answer", "read"), REMOTE, ids=[name for name, _, _ in REMOTE])
 def test_a_damaged_answer_of_another_machine_is_one_line(name, answer, read, tmp_path, monkeypatch):
     def one(content):

@@ -70,16 +70,19 @@ READERS = [
 ALL = pytest.mark.parametrize("reader", READERS, ids=lambda reader: reader.name)
 
 
+@pytest.mark.ci
 @ALL
 def test_a_damaged_archive_is_one_line_or_an_answer(reader, tmp_path):
     check_damaged(reader, tmp_path)
 
 
+@pytest.mark.ci
 @ALL
 def test_odd_content_alone_is_one_line(reader, tmp_path):
     check_odd(reader, tmp_path)
 
 
+@pytest.mark.ci
 @ALL
 def test_a_large_sparse_file_takes_no_memory(reader, tmp_path):
     """Zero bytes after an archive belong to it."""

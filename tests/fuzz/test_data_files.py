@@ -136,16 +136,19 @@ def cache(tmp_path_factory, monkeypatch):
     monkeypatch.setenv("HOROVOD_TWINS_CACHE", str(tmp_path_factory.mktemp("cache")))
 
 
+@pytest.mark.ci
 @ALL
 def test_a_damaged_file_is_one_line_or_an_answer(reader, tmp_path):
     check_damaged(reader, tmp_path)
 
 
+@pytest.mark.ci
 @ALL
 def test_odd_content_alone_is_one_line_or_an_answer(reader, tmp_path):
     check_odd(reader, tmp_path)
 
 
+@pytest.mark.ci
 @ALL
 def test_a_large_sparse_file_is_one_line_and_takes_no_memory(reader, tmp_path):
     check_sparse(reader, tmp_path)

@@ -169,11 +169,13 @@ READERS = [
 ]
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("reader", READERS, ids=lambda reader: reader.name)
 def test_a_damaged_file_is_one_line_or_an_answer(reader, tmp_path):
     check_damaged(reader, tmp_path)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("reader", READERS, ids=lambda reader: reader.name)
 def test_odd_content_alone_is_one_line_or_an_answer(reader, tmp_path):
     check_odd(reader, tmp_path)
@@ -200,11 +202,13 @@ def test_toml_without_end_is_one_line(reader, content, tmp_path):
         reader.read(given_path)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("reader", READERS, ids=lambda reader: reader.name)
 def test_a_large_sparse_file_is_one_line_and_takes_no_memory(reader, tmp_path):
     check_sparse(reader, tmp_path)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("reader", READERS, ids=lambda reader: reader.name)
 def test_a_name_that_no_file_can_have_is_one_line(reader, tmp_path):
     reader.write(tmp_path)

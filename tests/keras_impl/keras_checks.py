@@ -1,4 +1,4 @@
-"""What only a process with Keras can try: see tests/support/framework_checks.py.
+"""What only a process with Keras can try: see tests/support/frameworks.py.
 
 TensorFlow starts as by `--onednn off`, against what the user's variable says.
 """
@@ -42,7 +42,7 @@ with kept_in(START):
 import horovod.tensorflow as hvd  # noqa: E402 - the start is watched
 import numpy as np  # noqa: E402
 from fake_ranks import alone  # noqa: E402
-from framework_checks import run_checks  # noqa: E402
+from frameworks import run_checks  # noqa: E402
 
 from common.config import Config, DeviceConfig, config_from_dict  # noqa: E402
 from common.distributed.console import Console  # noqa: E402

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 import reference_rules
-from framework_checks import results
+from frameworks import results
+from jobs import relative_difference
 from rule_cases import BATCH_NORM_SETTINGS, BATCH_NORM_SHAPES, BATCH_NORM_STEPS, DTYPES, batch_norm_data
-from rule_workers import relative_difference
 
 pytestmark = pytest.mark.ci
 

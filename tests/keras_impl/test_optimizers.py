@@ -7,9 +7,9 @@ after every step. In float64 the three agree to rounding.
 import numpy as np
 import pytest
 import reference_rules
-from framework_checks import results
+from frameworks import results
+from jobs import relative_difference
 from rule_cases import DTYPES, HALF, OPTIMIZER_CASES, STEPS, problem
-from rule_workers import relative_difference
 
 pytestmark = pytest.mark.ci  # in `make test`, the mutations of twins/test_parity.py find a wrong update rule
 

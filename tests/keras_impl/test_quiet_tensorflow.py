@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from rule_workers import environment
+from processes import environment
 
 ROOT = Path(__file__).resolve().parents[2]
 KNOWN = """\
@@ -38,6 +38,7 @@ def imported(folder, end, *, after=""):
         capture_output=True,
         text=True,
         check=False,
+        timeout=120,
     )
 
 
@@ -69,5 +70,7 @@ def test_an_import_that_ends_the_process_shows_everything(tmp_path, end, number)
 def test_the_real_tensorflow_starts_without_a_line():
     pytest.importorskip("keras")
     code = "import keras_impl.quiet_tensorflow, keras, tensorflow as tf; tf.zeros(1) + 1"
-    done = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=False, timeout=120
+    )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

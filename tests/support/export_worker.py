@@ -1,4 +1,4 @@
-"""What this project computes and exports, for `test_export.py`: `python export_worker.py torch|keras|onnx RUNS`.
+"""What this project computes and exports, for `test_export.py`: on a server of ranks, and with the extras for ONNX.
 
 Each run of the folder has images.npy, normalized test images (batch, height, width, channels). A framework writes
 outputs-<framework>.npy, (batch, outputs), and every exporter its file beside it.
@@ -15,10 +15,14 @@ from common.trained.trained_model import read_trained_model
 from launch.__main__ import main as launch
 
 
-def main() -> None:
-    """Export every run, by the program that `launch export` starts, or by the command itself for ONNX."""
-    target, runs = sys.argv[1], Path(sys.argv[2])
-    for run in sorted(runs.iterdir()):
+def export_all(target, runs):
+    """Export every run, by the program that `launch export` starts, or by the command itself for ONNX.
+
+    Args:
+        target: torch, keras or onnx.
+        runs: folder of the runs.
+    """
+    for run in sorted(Path(runs).iterdir()):
         output = run / f"model{SUFFIXES[target]}"
         if target == "onnx":
             assert launch(["export", str(run), "--to", "onnx", "--output", str(output)]) == 0
@@ -29,4 +33,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    export_all(*sys.argv[1:])

@@ -6,8 +6,7 @@ import subprocess
 import sys
 
 import numpy as np
-from rule_workers import environment
-from processes import ROOT, launcher_command
+from processes import ROOT, environment, launcher_command
 
 from common.errors import UserError
 from common.model.weights import load_weights

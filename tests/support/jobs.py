@@ -1,6 +1,6 @@
 """Jobs for servers of ranks (`rank_server.py`), each done once for all tests that look at it."""
 
-from collections.abc import Iterable
+import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -10,6 +10,28 @@ from rank_server import ServerError, Start, do
 
 from common.model.weights import load_weights
 from common.run_folder.records import WEIGHTS_FILE, read_run
+
+FRAMEWORKS = ("torch", "keras")
+
+
+def on_frameworks(rows, *, frameworks, quick):
+    """Return a mark for tests of rows: parameters `framework`, one after the other, and `name`.
+
+    Args:
+        rows: their names.
+        frameworks: function of a name that returns those that have the row.
+        quick: function of a name that returns those whose row is in `make test`; others are left to CI.
+    """
+    parameters = [
+        pytest.param(
+            framework, name, marks=[] if framework in quick(name) else pytest.mark.ci, id=f"{framework}-{name}"
+        )
+        for framework in FRAMEWORKS
+        for name in rows
+        if framework in frameworks(name)
+    ]
+    return pytest.mark.parametrize(("framework", "name"), parameters, indirect=["framework"])
+
 
 # Of tests with the fixture `framework`: only PyTorch's is in `make test`.
 keras_in_ci = pytest.mark.parametrize(
@@ -77,11 +99,13 @@ def start_of(framework, *, launcher, arguments):
     threads, parts = (last_value(flag, arguments) for flag in ("--threads", "--stages"))
     parts = int(parts or last_value("--model-ranks", arguments) or 1)
     keras = framework == "keras"
+    share = max(1, len(os.sched_getaffinity(0)) // start.size)
     return replace(
         start,
-        threads=int(threads) if threads and keras else None,
+        threads=int(threads or share) if keras else None,
         onednn=(last_value("--onednn", arguments) or "auto") if keras else "auto",
         parts=parts if parts < start.size else 1,
+        multiworker="multiworker" in arguments,
         replicas=int(last_value("--replicas", arguments) or 1),
     )
 
@@ -111,10 +135,10 @@ def do_job(job, *, start, folder):
 class Jobs:
     """Does what a test asks for, once, and what that needs before it; each framework has a folder of its own."""
 
-    def __init__(self, folder: Path, jobs: Iterable[Job]) -> None:
+    def __init__(self, folder, jobs):
         self.folder = folder
         self.jobs = {job.name: job for job in jobs}
-        self._done: dict[tuple[str, str], list[Outcome] | str] = {}
+        self._done = {}
 
     def place(self, framework):
         """Return the folder of a framework, in which its jobs run."""

@@ -1,19 +1,17 @@
-"""Runs the cases of `rule_cases` with `keras_impl.batch_norm` and writes the results to the file named."""
+"""Runs the cases of `rule_cases` with `keras_impl.batch_norm` on a server of ranks (`frameworks.results`)."""
 
-import sys
 import tempfile
 from pathlib import Path
-from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
-from rule_cases import BATCH_NORM_SETTINGS, BATCH_NORM_SHAPES, DTYPES, BatchNormData, batch_norm_data
+from rule_cases import BATCH_NORM_SETTINGS, BATCH_NORM_SHAPES, DTYPES, batch_norm_data
 
 from keras_impl.batch_norm import BatchNormalization
 
 
-def make(data: BatchNormData, dtype: str, **settings: Any) -> Any:
+def make(data, dtype, **settings):
     """A layer holding the data's scales, shifts and statistics."""
     layer = BatchNormalization(dtype=dtype, **settings)
     layer.build(data.x.shape[1:])
@@ -26,7 +24,7 @@ def make(data: BatchNormData, dtype: str, **settings: Any) -> Any:
     return layer
 
 
-def cases(results: dict[str, np.ndarray]) -> None:
+def cases(results):
     """Training steps and an inference batch for each case: eagerly, and in a graph that knows no batch size."""
     for dtype in DTYPES:
         for kind, shape in BATCH_NORM_SHAPES.items():
@@ -37,7 +35,7 @@ def cases(results: dict[str, np.ndarray]) -> None:
                     layer = make(data, dtype, **settings)
                     signature = [tf.TensorSpec([None, *shape[1:]], dtype)] * 2
 
-                    def step(x: Any, weight: Any, layer: Any = layer) -> Any:
+                    def step(x, weight, layer=layer):
                         with tf.GradientTape() as tape:
                             tape.watch(x)
                             y = layer(x, training=True)
@@ -56,7 +54,7 @@ def cases(results: dict[str, np.ndarray]) -> None:
                     results[f"{key}/inference"] = layer(tf.constant(data.x[0]), training=False).numpy()
 
 
-def other_ways(results: dict[str, np.ndarray]) -> None:
+def other_ways(results):
     """Another axis, frozen, float16 inputs, through `fit`, a saved file; and what is refused."""
     data = batch_norm_data("image", "float64")
     channels_first = make(data, "float64")
@@ -104,8 +102,9 @@ def other_ways(results: dict[str, np.ndarray]) -> None:
             results[f"error_{name}"] = np.array(str(error))
 
 
-if __name__ == "__main__":
-    collected: dict[str, np.ndarray] = {}
+def write(file):
+    """Save the results."""
+    collected = {}
     cases(collected)
     other_ways(collected)
-    np.savez(Path(sys.argv[1]), **collected)
+    np.savez(file, **collected)

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from framework_checks import assert_check, names_of
+from frameworks import assert_check, names_of
 
 SCRIPT = Path(__file__).parent / "torch_checks.py"
 

@@ -1,4 +1,4 @@
-"""What only a process with PyTorch can try: see tests/support/framework_checks.py."""
+"""What only a process with PyTorch can try: see tests/support/frameworks.py."""
 
 import sys
 from dataclasses import replace
@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import torch
 from fake_ranks import alone
-from framework_checks import run_checks
+from frameworks import run_checks
 from rule_cases import SCHEDULES
 from torch_rules_worker import schedules
 

@@ -1,30 +1,21 @@
-"""The two trainers are twins: the same files, names and parameters, the same steps, the same models.
+"""The two trainers build the same models, each framework in a process of its own (`twins_worker.py`).
 
-Sources are compared as text. Each framework then builds all models in one process of its own (`twins_worker.py`). What
-they compute is compared in `test_parity.py`.
+What they compute is compared in `test_parity.py`, their sources in `form/test_twins.py`.
 """
 
-import ast
-import difflib
-import importlib.util
-import itertools
-import json
-import re
-import subprocess
-import sys
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from rule_workers import TESTS, environment
+from frameworks import call
 
 from common.checks.parity_cases import IMAGES, make_spec
-from common.model.specs import BatchNorm, Convolution, Dense, MaxPooling, ModelSpec, model_spec
+from common.model.specs import BatchNorm, Convolution, Dense, MaxPooling, model_spec
 from common.model.weights import draw_initial_weights, weights_hash
 
-ROOT = TESTS.parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 FRAMEWORKS = ("torch", "keras")
 # facts: exact counts of trainable values
 PARAMETERS = {
@@ -35,293 +26,33 @@ PARAMETERS = {
     "dense500": 128_256 + 256 * 10 + 10,  # up to the hidden layer, then as many outputs as asked for
     "deep": 784 * 128 + 3 * 128 * 128 + 128 * 10 + 10,
 }
-
-# Files that one side alone has, and why.
-EXTRA_FILES = {
-    "torch": {
-        "vision.py": "torchvision's wheel beside a PyTorch without CUDA",
-    },
-    "keras": {
-        "batch_norm.py": "PyTorch's running variance; Keras keeps the biased one",
-        "distributed_optimizer.py": "Horovod's DistributedOptimizer, which averages nothing under Keras 3",
-        "exchange_meter.py": "counts inside a graph; PyTorch's loop takes the one of `common`",
-        "gradient_exchange.py": "the Horovod calls behind it",
-        "pipeline.py": "messages inside a graph; PyTorch's loop takes those of `common`",
-        "onednn.py": "TensorFlow reads its variable as it is imported; PyTorch has a switch",
-        "quiet_tensorflow.py": "TensorFlow without its start-up lines",
-        "update_rules.py": "PyTorch's update rules",
-    },
-}
-# Public names that one side alone has, and why. A model is a class in PyTorch and a function of tensors in Keras.
-EXTRA_NAMES = {
-    "torch": {
-        "server.py": {"Server.wrap_model": "see Native.wrap_model"},
-        "native.py": {
-            "Native.wrap_model": "see Native.scope of Keras",
-            "join_ranks": "TensorFlow's strategies find each other by TF_CONFIG",
-        },
-        "model_parallel.py": {"ModelParallel.wrap_model": "the same"},
-        "parts.py": {
-            "PartOfModel": "a model is a class in PyTorch and a function in Keras",
-            "PartOfModel.__init__": "the same",
-            "PartOfModel.forward": "the same",
-            "PartOfModel.share": "Keras cuts a model of functions by its tensors",
-        },
-        "strategies.py": {"Strategy.wrap_model": "the same"},
-        "straggler.py": {
-            "LateGradient": "PyTorch sleeps in the backward pass, in which gradients are exchanged; Keras after it",
-            "LateGradient.__init__": "the same",
-            "LateGradient.start": "the same",
-            "planted_slowdown": "the same",
-        },
-    },
-    "keras": {
-        "profiled.py": {"ProfiledTrainer.warm_up": "as Trainer.warm_up"},
-        "model_parallel.py": {"ModelParallel.scope": "see Native.scope", "StageTrainer.warm_up": "as Trainer.warm_up"},
-        "distributed.py": {"exchange_device": "TensorFlow names the place of an operation; PyTorch moves its tensors"},
-        "layers.py": {"padded": "Keras pads in a layer of its own"},
-        "parts.py": {
-            "part_of_model": "see PartOfModel",
-            **dict.fromkeys(
-                [
-                    f"{kind}{method}"
-                    for kind in ("SplitConvolution", "ColumnsDense", "RowsDense", "Gather")
-                    for method in ("", ".__init__", ".call")
-                    if (kind, method) != ("RowsDense", ".__init__")
-                ],
-                "what a rank computes of a layer is a Keras layer; PyTorch's part has it in its forward pass",
-            ),
-        },
-        "loop.py": {
-            "Trainer.warm_up_evaluation": "Keras builds a graph at the first evaluation, PyTorch builds nothing",
-        },
-        "native.py": {
-            "Native.scope": "TensorFlow copies variables where they are made; PyTorch wraps a model",
-            "NativeTrainer": "the loop of several replicas in one process, which PyTorch has not",
-        },
-        "strategies.py": {"Strategy.scope": "see Native.scope"},
-        "straggler.py": {"late": "see LateGradient", "timed_from_here": "the clock of a graph"},
-        "models.py": {
-            "set_precision_and_layout": "both are global in Keras; PyTorch's are those of tensors and autocast"
-        },
-        "server.py": {"Server.scope": "see Native.scope"},
-        "state.py": {"TrainingState.trainable": "Keras' variables have a layout of their own"},
-        "weights.py": {
-            "WeightMap": "Keras' layouts differ from the file's, PyTorch's are the file's",
-            "weight_maps": "the same",
-        },
-        "optimizers.py": {
-            "LearningRates": "Keras asks a schedule, PyTorch is given the rate of each step",
-            "LearningRates.__init__": "the same",
-            "LearningRates.get_config": "the same",
-            "LossScaleOptimizer": "PyTorch's loss scale is no optimizer, and its loop counts the steps",
-            "LossScaleOptimizer.build": "the same",
-            "LossScaleOptimizer.apply": "the same",
-        },
-    },
-}
-# Parameters that one side alone has (torch's, Keras'), and why.
-EXTRA_PARAMETERS = {
-    # PyTorch's loop sets the rate of each step, Keras' optimizer looks it up.
-    ("loop.py", "Trainer.__init__"): ({"learning_rates"}, set()),
-    ("profiled.py", "ProfiledTrainer.__init__"): ({"learning_rates"}, set()),
-    # A split layer is a Keras layer of another kind; PyTorch's part has what it adds in its forward pass.
-    ("layers.py", "dense"): (set(), {"kind"}),
-    ("layers.py", "convolution"): (set(), {"kind"}),
-    # PyTorch's optimizers count no updates.
-    ("strategies.py", "Averaging.__init__"): ({"step"}, set()),
-    # TensorFlow accepts the number of threads once, so the worker pins the device once for all contestants.
-    ("bench_worker.py", "build_contestant"): (set(), {"device"}),
-}
-# Statements that one train.py alone has (torch's, Keras'), and why.
-EXTRA_STATEMENTS = {
-    "torch": {
-        "trainer = trainer_class(state, data, learning_rates=learning_rates, phases=session.phases)": "see above",
-        "model = strategy.wrap_model(build_model(spec, config.model, exchange=strategy.exchange).to(device))": (
-            "no devices in Keras"
-        ),
-        "checkpoint = session.start(setup, device=str(device), gpu=gpu, threads=threads)": "a torch.device has a name",
-    },
-    "keras": {
-        "trainer = trainer_class(state, data, phases=session.phases)": "see above",
-        "model = build_model(spec, config.model, exchange=strategy.exchange)": "see above",
-        "with strategy.scope():": "TensorFlow's strategies copy variables where they are made",
-        "checkpoint = session.start(setup, device=device, gpu=gpu, threads=threads, pinned_memory=NOT_PINNED)": "same",
-        "set_precision_and_layout(config)": "both are global in Keras",
-        "from X_impl.onednn import say_without_onednn": "TensorFlow uses it by default on some processors only",
-        "say_without_onednn(session.console, asked=config.model.onednn, device=device)": "same",
-        "strategy.meter.restart()": "Keras' warm-up exchanges gradients, too",
-        "trainer.warm_up_evaluation()": "see its name above",
-    },
-}
-LONGEST_TRAIN = 120  # lines
-
-
-def public_api(file: Path) -> dict[str, set[str] | None]:
-    """Return the public functions and methods of a file with their parameters, and its classes (None)."""
-    names: dict[str, set[str] | None] = {}
-
-    def collect(body: list[ast.stmt], prefix: str) -> None:
-        for node in body:
-            if isinstance(node, ast.FunctionDef) and (not node.name.startswith("_") or node.name == "__init__"):
-                arguments = node.args
-                names[prefix + node.name] = {
-                    argument.arg for argument in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)
-                }
-            elif isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                names[prefix + node.name] = None
-                collect(node.body, f"{prefix}{node.name}.")
-
-    collect(ast.parse(file.read_text()).body, "")
-    return names
-
-
-def twin_files() -> list[tuple[str, Path, Path]]:
-    """Return (torch's name, path, Keras' path) of the files that both sides have."""
-    torch_names = sorted({file.name for file in (ROOT / "torch_impl").glob("*.py")} - set(EXTRA_FILES["torch"]))
-    return [(name, ROOT / "torch_impl" / name, ROOT / "keras_impl" / name) for name in torch_names]
-
-
-def test_same_files() -> None:
-    names = {
-        side: {file.name for file in (ROOT / f"{side}_impl").glob("*.py")} - set(EXTRA_FILES[side])
-        for side in FRAMEWORKS
-    }
-    assert names["torch"] == names["keras"]
-    for side, extra in EXTRA_FILES.items():
-        assert all((ROOT / f"{side}_impl" / name).exists() for name in extra), "an exception that is none any more"
-
-
-@pytest.mark.parametrize(
-    ("name", "torch_file", "keras_file"), twin_files(), ids=lambda value: getattr(value, "name", value)
-)
-def test_same_public_names_and_parameters(name: str, torch_file: Path, keras_file: Path) -> None:
-    torch_api, keras_api = public_api(torch_file), public_api(keras_file)
-    if name == "models.py":
-        torch_models = {key for key in torch_api if "." not in key} - {"build_model"}
-        keras_models = set(keras_api) - {"build_model"} - set(EXTRA_NAMES["keras"][name])
-        assert {model.lower() for model in torch_models} == keras_models == set(IMAGES)
-        assert torch_api["build_model"] == keras_api["build_model"]
-        return
-    torch_extra = set(EXTRA_NAMES["torch"].get(name, {}))
-    keras_extra = set(EXTRA_NAMES["keras"].get(name, {}))
-    assert set(torch_api) - torch_extra == set(keras_api) - keras_extra
-    assert torch_extra <= set(torch_api) and keras_extra <= set(keras_api), "an exception that is none any more"
-    for function in set(torch_api) & set(keras_api):
-        ours, theirs = torch_api[function] or set(), keras_api[function] or set()
-        assert (ours - theirs, theirs - ours) == EXTRA_PARAMETERS.get((name, function), (set(), set())), function
-
-
-STEP = re.compile(r"^ *# Horovod (\d)/7 - ([^:]+): \S")
-STEPS = [
-    ("1", "init", "distributed.init"),
-    ("2", "pin", "distributed.pin_device"),
-    ("3", "shard", "ShardedData"),
-    ("4", "scale", "setup.scaled_learning_rates"),
-    ("5", "wrap", "strategy.wrap_optimizer"),
-    ("6", "broadcast", "strategy.broadcast_state"),
-    ("7", "rank 0 only", "session.record_epoch"),
-]
-
-
-@pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_each_of_the_seven_comments_is_directly_above_the_call_that_does_the_step(framework: str) -> None:
-    lines = train_lines(framework)
-    found = []
-    for line, following in itertools.pairwise(lines):
-        if match := STEP.match(line):
-            statement = ast.parse(following.strip()).body[0]
-            assert isinstance(statement, ast.Expr | ast.Assign) and isinstance(statement.value, ast.Call), following
-            found.append((match[1], match[2], ast.unparse(statement.value.func)))
-    assert found == STEPS
-
-
-def test_both_train_files_are_the_same_but_for_what_the_frameworks_force() -> None:
-    torch_lines, keras_lines = (
-        [line.strip().replace(f"{framework}_impl", "X_impl") for line in train_lines(framework)]
-        for framework in FRAMEWORKS
-    )
-    changes = list(difflib.ndiff(torch_lines, keras_lines))
-    only = {"torch": [c[2:] for c in changes if c[0] == "-"], "keras": [c[2:] for c in changes if c[0] == "+"]}
-    for framework in FRAMEWORKS:
-        statements = {line for line in only[framework] if line and not is_about_the_framework(line)}
-        assert statements == set(EXTRA_STATEMENTS[framework])
-
-
-def is_about_the_framework(line: str) -> bool:
-    """Return whether a line differs by the framework's name alone, or is an import or TensorFlow's start-up."""
-    named = (
-        "Train a model with",
-        "is its twin",
-        'framework="',
-        "import X_impl  # isort: skip",
-        "import X_impl.onednn",
-        "import X_impl.quiet_tensorflow",
-        "from X_impl.models import",
-        "from X_impl.data import",
-    )
-    return any(word in line for word in named)
-
-
-def train_lines(framework: str) -> list[str]:
-    return (ROOT / f"{framework}_impl/train.py").read_text().splitlines()
-
-
-@pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_train_is_short_and_has_no_nested_function(framework: str) -> None:
-    assert len(train_lines(framework)) <= LONGEST_TRAIN
-    for function in ast.walk(ast.parse("\n".join(train_lines(framework)))):
-        if isinstance(function, ast.FunctionDef):
-            inner = [node for node in ast.walk(function) if isinstance(node, ast.FunctionDef | ast.Lambda)]
-            assert inner in ([function], []), function.name
-
-
 Side = dict[str, Any]  # what one framework's worker wrote
 
 
-@cache
-def _side(framework: str, folder: Path) -> Side | str:
-    folder.mkdir()
-    command = [sys.executable, str(TESTS / "twins_worker.py"), framework, str(folder)]
-    process = subprocess.run(
-        command, env=environment() | {"COLUMNS": "120"}, capture_output=True, text=True, timeout=300, check=False
-    )
-    if process.returncode:
-        return f"{framework} ended with {process.returncode}\n{process.stdout[-2000:]}\n{process.stderr[-4000:]}"
-    facts: Side = json.loads((folder / "facts.json").read_text())
-    return facts
+@pytest.fixture(scope="module")
+def side_of(tmp_path_factory):
+    """A function of a framework that returns its side."""
+    folder = tmp_path_factory.mktemp("twins")
+    return cache(lambda framework: call(framework, "twins_worker:facts_of", framework, folder=folder))
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("twins")
-
-
-def side_of(framework: str, results: Path) -> Side:
-    if importlib.util.find_spec(framework) is None:
-        pytest.skip(f"{framework} is not installed")
-    side = _side(framework, results / framework)
-    assert isinstance(side, dict), side
-    return side
+def torch_side(side_of):
+    return side_of("torch")
 
 
 @pytest.fixture(scope="module")
-def torch_side(results: Path) -> Side:
-    return side_of("torch", results)
-
-
-@pytest.fixture(scope="module")
-def keras_side(results: Path) -> Side:
-    return side_of("keras", results)
+def keras_side(side_of):
+    return side_of("keras")
 
 
 @pytest.fixture(params=FRAMEWORKS)
-def side(request: pytest.FixtureRequest) -> Side:
+def side(request):
     return request.getfixturevalue(f"{request.param}_side")
 
 
 @pytest.mark.ci
-def test_same_help(torch_side: Side, keras_side: Side) -> None:
+def test_same_help(torch_side, keras_side):
     for program in ("train", "predict"):
         texts = [torch_side["help"][program], keras_side["help"][program]]
         assert len(texts[0]) > 500
@@ -330,7 +61,7 @@ def test_same_help(torch_side: Side, keras_side: Side) -> None:
 
 
 @pytest.mark.parametrize("model", IMAGES)
-def test_names_shapes_and_counts_are_those_of_the_numbers(side: Side, model: str) -> None:
+def test_names_shapes_and_counts_are_those_of_the_numbers(side, model):
     spec, built = make_spec(model), side["models"][model]
     assert built["parameters"] == spec.parameters == PARAMETERS[model]
     assert built["shapes"] == {weight.name: list(weight.shape) for weight in spec.weights}
@@ -338,7 +69,7 @@ def test_names_shapes_and_counts_are_those_of_the_numbers(side: Side, model: str
     assert built.get("all_variables_mapped", True)
 
 
-def test_published_sizes_of_resnet34() -> None:
+def test_published_sizes_of_resnet34():
     thesis = model_spec("resnet34", input_shape=(1, 148, 197), outputs=9)
     assert (thesis.parameters, round(thesis.multiply_adds / 1e9, 3)) == (21_283_017, 2.306)
     assert sum(np.prod(weight.shape) for weight in thesis.weights if not weight.trainable) == 17_024
@@ -346,26 +77,26 @@ def test_published_sizes_of_resnet34() -> None:
 
 
 @pytest.mark.parametrize("model", IMAGES)
-def test_first_weights_arrive_bit_for_bit(side: Side, model: str) -> None:
+def test_first_weights_arrive_bit_for_bit(side, model):
     assert side["models"][model]["first_weights"] == weights_hash(draw_initial_weights(make_spec(model), seed=1))
 
 
-def test_channels_are_last_or_first_in_memory_under_pytorch(torch_side: Side) -> None:
+def test_channels_are_last_or_first_in_memory_under_pytorch(torch_side):
     assert torch_side["layout"] == {"True": True, "False": False}
 
 
 @pytest.mark.parametrize("model", IMAGES)
-def test_channels_are_last_or_first_under_keras(keras_side: Side, model: str) -> None:
+def test_channels_are_last_or_first_under_keras(keras_side, model):
     shapes = keras_side["layout"]["shapes"][model]
     moved = {name: [shape[0], shape[3], *shape[1:3]] for name, shape in shapes["True"].items()}
     assert moved == shapes["False"]
 
 
-def test_channels_first_compute_the_same_under_keras(keras_side: Side) -> None:
+def test_channels_first_compute_the_same_under_keras(keras_side):
     assert 0 < keras_side["layout"]["difference"] < 1e-13  # not 0: it was another computation
 
 
-def test_torchvision_has_our_resnet34(torch_side: Side) -> None:
+def test_torchvision_has_our_resnet34(torch_side):
     spec = model_spec("resnet34", input_shape=(3, 224, 224), outputs=1000)
     theirs = torch_side["torchvision"]
     assert theirs["parameters"] == spec.parameters
@@ -373,9 +104,9 @@ def test_torchvision_has_our_resnet34(torch_side: Side) -> None:
     assert theirs["layers"] == layer_attributes(spec)
 
 
-def layer_attributes(spec: ModelSpec) -> dict[str, list[Any]]:
+def layer_attributes(spec):
     """Return name -> type and attributes of the layers that have any, as `twins_worker.py` reads them."""
-    layers: dict[str, list[Any]] = {}
+    layers = {}
     for row in spec.rows:
         layer = row.layer
         if isinstance(layer, Convolution):

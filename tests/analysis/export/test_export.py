@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from builders import make_status, write_finished_run
 from extras import environment_with_extras
-from rule_workers import environment
+from processes import environment
 
 from analysis.__main__ import main
 

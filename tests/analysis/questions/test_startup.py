@@ -5,6 +5,7 @@ from dataclasses import asdict
 from itertools import product
 
 import pytest
+from analysis_builders import rows_of
 from builders import make_environment, make_trace, make_world, write_finished_run
 
 from analysis.__main__ import main
@@ -44,8 +45,7 @@ def write_three_ways(folder):
 def starts_of(found):
     """Return site -> row of the table."""
     tables = [table for table in found.tables if table.title.startswith("What starting the ranks costs")]
-    rows = [dict(zip(table.headings, row, strict=True)) for table in tables for row in table.rows]
-    return {row["site"]: row for row in rows}
+    return {row["site"]: row for table in tables for row in rows_of(table)}
 
 
 def test_parts_by_hand(tmp_path):
@@ -126,7 +126,7 @@ def test_what_disturbs_times_is_left_out_and_what_is_not_known_too(tmp_path):
     assert (rows["slurm"]["launch, s"], rows["slurm"]["queue, s"], rows["slurm"]["sum, s"]) == (4.25, None, None)
 
 
-def test_older_runs_have_no_start_times(tmp_path):
+def test_older_runs_have_no_start_times(tmp_path, plots):
     write_way(tmp_path, "local", [10.0], ranks=world(None))
     write_way(tmp_path, "slurm", [10.0], ranks=world(None))
     # As they were written before: without the fields.
@@ -142,7 +142,7 @@ def test_older_runs_have_no_start_times(tmp_path):
     assert not any(note.startswith("queue:") for note in found.notes)
 
 
-def test_launch_methods_on_one_site_are_distinguished(tmp_path, capsys):
+def test_launch_methods_on_one_site_are_distinguished(tmp_path, capsys, plots):
     for framework in ("keras", "torch"):
         for launcher, ranks in (("horovodrun", 2), ("mpirun", 2), ("none", 1)):
             one = make_world(*["cpu"] * ranks, launcher=launcher, controller="mpi" if ranks == 2 else "none")
@@ -172,7 +172,7 @@ def test_starts_that_take_about_the_same_are_not_ranked(tmp_path):
         assert ("Starting takes" in find(load_runs([tmp_path / str(seconds)])).answer) == said
 
 
-def test_one_way_alone_needs_no_plot_and_no_sentence(tmp_path):
+def test_one_way_alone_needs_no_plot_and_no_sentence(tmp_path, plots):
     write_way(tmp_path, "local", [10.0, 11.0], ranks=world(), totals={"launch_seconds": 4.0})
     found = find(load_runs([tmp_path]))
     assert "Starting" not in found.answer and [plot.name for plot in found.plots] == ["clouds-time"]
@@ -208,7 +208,7 @@ def many_sites(tmp_path_factory):
         *(pytest.param(name, marks=pytest.mark.ci) for name in ("scaling", "energy", "frameworks", "times")),
     ],
 )
-def test_every_command_takes_any_site(command, many_sites, capsys):
+def test_every_command_takes_any_site(command, many_sites, capsys, plots):
     assert main([command, str(many_sites / "runs")]) == 0
     shown = capsys.readouterr()
     assert shown.err == ""
@@ -218,7 +218,7 @@ def test_every_command_takes_any_site(command, many_sites, capsys):
 
 
 @pytest.mark.ci
-def test_the_report_takes_any_site(many_sites, capsys):
+def test_the_report_takes_any_site(many_sites, capsys, plots):
     runs = [str(folder) for folder in (many_sites / "runs").iterdir() if folder.name.startswith(("hosts-", "my-"))]
     assert main(["report", *runs, "-o", str(many_sites / "report.html")]) == 0
     page = (many_sites / "report.html").read_text()

@@ -71,7 +71,7 @@ def test_a_line_for_each_run_and_their_median(tmp_path):
     assert len(plot.data.rows) == 9
 
 
-def test_far_apart_is_logarithmic(tmp_path):
+def test_far_apart_is_logarithmic(tmp_path, plots):
     write_study(tmp_path / "near", seconds=[6.0, 12.0])
     write_study(tmp_path / "far", seconds=[6.0, 600.0])
     for folder, scale in (("near", "linear"), ("far", "log")):
@@ -80,7 +80,7 @@ def test_far_apart_is_logarithmic(tmp_path):
         assert totals.figure.axes[0].get_xscale() == scale
 
 
-def test_one_run_and_many_cells_are_drawn(tmp_path, capsys):
+def test_one_run_and_many_cells_are_drawn(tmp_path, capsys, plots):
     for np_ in range(1, 15):
         write_finished_run(tmp_path / "runs" / f"np{np_}", np=np_)
     assert main(["times", str(tmp_path / "runs"), "--plots", str(tmp_path / "plots")]) == 0
@@ -90,7 +90,7 @@ def test_one_run_and_many_cells_are_drawn(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("seconds", [0.0, math.nan])
-def test_runs_without_times(tmp_path, seconds, capsys):
+def test_runs_without_times(tmp_path, seconds, capsys, plots):
     write_study(tmp_path, seconds=[seconds] * 2)
     answer = found(tmp_path, capsys)
     assert answer["answer"] == "None of these runs has times." and answer["tables"] == []

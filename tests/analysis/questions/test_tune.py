@@ -82,7 +82,7 @@ def test_too_few_runs_show_nothing(tmp_path):
     assert config.model.tuned and config.device == Config().device
 
 
-def test_frameworks_pairs_defaults_with_defaults_and_tuned_with_tuned(tmp_path):
+def test_frameworks_pairs_defaults_with_defaults_and_tuned_with_tuned(tmp_path, plots):
     groups, compiled = {"device": {"gradient_groups": "each"}}, {"model": {"compile": True}}
     for framework, seconds, best in (("torch", 100.0, groups), ("keras", 120.0, compiled)):
         write(tmp_path, f"{framework}-default", seconds, framework=framework, np=2)

@@ -161,7 +161,7 @@ def test_each_picture_has_a_text_and_its_numbers(of_both):
     assert sorted(float(row[-1]) for row in rows[1:]) == pytest.approx([8.1, 8.2, 8.3, 10.1, 10.2, 10.3])
 
 
-def test_the_page_begins_with_the_plots_that_answer_and_each_names_its_command(tmp_path):
+def test_the_page_begins_with_the_plots_that_answer_and_each_names_its_command(tmp_path, plots):
     runs, output = tmp_path / "runs", tmp_path / "report.html"
     for site in ("aws-g4dn-xlarge", "cte-power"):
         for framework in ("torch", "keras"):
@@ -212,7 +212,7 @@ def targets_of(page):
     return targets
 
 
-def test_whatever_a_run_holds_stays_text(tmp_path):
+def test_whatever_a_run_holds_stays_text(tmp_path, plots):
     record = finished_record(host=EVIL, site=EVIL)
     page = make_report(write_run(tmp_path / "<script>alert(2)<&'", record), "--title", EVIL, output=tmp_path / "r.html")
     assert len(page.all("script")) == 1
@@ -425,7 +425,7 @@ def test_many_runs_make_a_page_that_can_be_read():
     ],
     ids=["accuracy is NaN", "no time", "published", "no settings", "failed"],
 )
-def test_one_run_makes_a_page_whatever_it_lacks(tmp_path, record):
+def test_one_run_makes_a_page_whatever_it_lacks(tmp_path, record, plots):
     page = make_report(write_run(tmp_path / "run", record), output=tmp_path / "report.html")
     assert "In short" in page.text and "What these runs do not answer" in page.text
     assert "No experiment was run in both frameworks." in page.text

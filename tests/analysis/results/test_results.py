@@ -13,7 +13,8 @@ from analysis.projection.study import STUDY_FILE
 from analysis.results import command
 from analysis.results.command import DATA, PAGES, ROOT, with_results
 from analysis.results.data import HOST, add_data
-from analysis.results.tables import FIGURES, TABLES, bench_table, communication_table, plots
+from analysis.results.tables import FIGURES, TABLES, bench_table, communication_table
+from analysis.results.tables import plots as plots_of
 from analysis.runs.reading import load_runs
 from analysis.runs.table import runs_in
 from common.checks.bench_record import BENCH_FILE, BenchRecord, MeasuredStart, Turn
@@ -27,6 +28,7 @@ from common.run_folder.search_record import SEARCH_FILE
 from common.run_folder.world_changes import ElasticRecord, WorldChange
 
 MOST_BYTES = 8_200_000  # of all committed data
+pytestmark = pytest.mark.usefixtures("plots")  # findings of committed data are kept for the whole process
 
 
 @pytest.mark.parametrize("name", [PAGES[0], *(pytest.param(page, marks=pytest.mark.ci) for page in PAGES[1:])])
@@ -58,7 +60,7 @@ def test_an_unknown_table_is_an_error():
 
 @pytest.mark.ci
 def test_every_figure_is_made_and_committed():
-    assert {plot.name for plot in plots(DATA)} == set(FIGURES)
+    assert {plot.name for plot in plots_of(DATA)} == set(FIGURES)
     assert all((command.FIGURES / f"{name}.png").is_file() for name in FIGURES)
 
 
@@ -187,7 +189,7 @@ def test_runs_that_their_memory_limit_ended_are_results(tmp_path):
 @pytest.mark.usefixtures("drawn")
 def test_figures_have_no_formula_that_is_shown_as_its_source(tmp_path):
     """matplotlib labels logarithmic axes by formulas, which plots do not typeset, as a name may have dollar signs."""
-    for plot in plots(DATA):
+    for plot in plots_of(DATA):
         save_figure(plot.figure, tmp_path, plot.name)
         shown = " ".join(ElementTree.parse(tmp_path / f"{plot.name}.svg").getroot().itertext())
         assert "mathdefault" not in shown

@@ -127,7 +127,7 @@ def test_a_file_that_is_not_there(tmp_path):
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_takes_them(runs, tmp_path, command, capsys):
+def test_every_command_takes_them(runs, tmp_path, command, capsys, plots):
     assert main([command, str(runs), "--published", "--plots", str(tmp_path / "plots")]) == 0
     printed = capsys.readouterr().out
     assert "note: published pydtnn-mnist: printed output; one run; 18.34 s and 32,712.78 samples/s count" in printed
@@ -154,7 +154,7 @@ def test_without_the_option_there_are_none(runs, capsys):
     assert "published" not in capsys.readouterr().out
 
 
-def test_points_of_published_figures_are_hollow():
+def test_points_of_published_figures_are_hollow(plots):
     """Those of PyDTNN, in the picture of `frameworks`."""
     finding = find(select(published_runs(["pydtnn"]), published=["pydtnn"]))
     plot = next(plot for plot in finding.plots if plot.name == "frameworks-time")

@@ -9,8 +9,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from fake_ranks import alone, run_ranks
-from framework_checks import need
-from trainer_runs import child_environment, launcher_command
+from frameworks import need
+from processes import child_environment, launcher_command
 
 from common.distributed.communicator import (
     HOST_ALIASES,

@@ -12,8 +12,8 @@ from common.elastic.commit import Commit
 from common.elastic.membership import Membership
 from common.errors import UserError
 from common.run_folder.checkpoints import Checkpoint
-from common.run_folder.records import Status, Totals, World, read_run
-from common.run_folder.world_changes import ElasticRecord, WorldChange
+from common.run_folder.records import read_run
+from common.run_folder.world_changes import WorldChange
 
 SCALED = {"lr_scaling": "linear"}
 CHANGE = WorldChange(
@@ -39,7 +39,6 @@ def elastic(tmp_path):
 def gone_on(first, *, epochs):
     """Return the session of a rank that goes on after so many epochs."""
     kept = first.session.membership
-    assert kept
     assert kept.commit
     first.session.recorder.release()
     membership = Membership(size=1)
@@ -66,9 +65,7 @@ def test_another_rank_goes_on_with_the_folder(tmp_path):
     run = read_run(tmp_path / "run")
     assert run.state == "finished"
     assert [epoch.epoch for epoch in run.epochs] == [1, 2, 3, 4]
-    assert isinstance(run.record.status, Status)
     assert run.record.status.process == os.getpid()
-    assert isinstance(run.record.elastic, ElasticRecord)
     assert run.record.elastic.changes == [CHANGE]
     assert run.record.elastic.lost_seconds == 1.0
     assert run.record.elastic.commits == 3  # of this process, after each epoch
@@ -77,7 +74,6 @@ def test_another_rank_goes_on_with_the_folder(tmp_path):
 def test_time_that_was_lost_is_training_time(tmp_path):
     played = elastic(tmp_path)
     membership = played.session.membership
-    assert membership
     membership.lost_seconds = 7.0
     played.end_epoch(1, training_seconds=2.0)
     played.end_epoch(2, training_seconds=2.0)
@@ -88,20 +84,17 @@ def test_time_that_was_lost_is_training_time(tmp_path):
 def test_time_that_was_lost_after_the_last_epoch_is_time_of_the_test(tmp_path):
     played = elastic(tmp_path)
     membership = played.session.membership
-    assert membership
     for epoch in range(1, 5):
         played.end_epoch(epoch)
     membership.lost_seconds = 7.0
     played.finish(seconds=0.5)
     totals = read_run(tmp_path / "run").record.totals
-    assert isinstance(totals, Totals)
     assert totals.test_seconds == 7.5
 
 
 def test_each_end_of_an_epoch_is_kept_in_memory(tmp_path):
     played = elastic(tmp_path)
     membership = played.session.membership
-    assert membership
     assert membership.commit
     assert membership.commit.step == 0
     played.end_epoch(1)
@@ -148,9 +141,7 @@ def test_any_number_of_ranks_resumes_with_the_global_batch_of_the_first(tmp_path
     assert sum(images) == whole
     assert max(images) - min(images) <= 1
     record = read_run(tmp_path / "run").record
-    assert isinstance(record.world, World)
     assert record.world.size == 1
-    assert isinstance(record.elastic, ElasticRecord)
     assert record.elastic.changes == [CHANGE]
 
 

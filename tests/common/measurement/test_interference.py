@@ -26,7 +26,7 @@ def test_another_busy_process_is_recorded_and_those_of_the_run_are_not():
     """The busy process leaves this session and process tree, as if another user had started it."""
     outsider = subprocess.run(
         ["setsid", "sh", "-c", f"{sys.executable} -c '{BUSY}' >/dev/null 2>&1 & echo $!"],
-        capture_output=True, text=True, check=True,
+        capture_output=True, text=True, check=True, timeout=120,
     )  # fmt: skip
     own = subprocess.Popen([sys.executable, "-c", BUSY])
     try:
@@ -105,7 +105,7 @@ def test_the_first_trainer_of_a_host_looks_at_it_as_this_is_imported(program, lo
     done = subprocess.run(
         [sys.executable, "-c", f"{code}print(interference._early is not None)"],
         capture_output=True, text=True, check=True, cwd=Path(__file__).parents[3],
-        env=os.environ | {"OMPI_COMM_WORLD_LOCAL_RANK": local_rank},
+        env=os.environ | {"OMPI_COMM_WORLD_LOCAL_RANK": local_rank}, timeout=120,
     )  # fmt: skip
     assert done.stdout == f"{is_taken}\n"
 

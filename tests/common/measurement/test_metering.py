@@ -6,17 +6,16 @@ import time
 
 import pytest
 from fake_ranks import run_ranks
+from frameworks import need
 from made_power import make_zone
-from trainer_runs import finish, launcher_command, start_command, train_command
+from processes import finish, launcher_command, start_command, train_command
 
-from common.config import EnergyConfig, parse_command_line
-from common.errors import UserError
-from common.measurement.energy import EnergyRecord, describe_energy
-from common.measurement.metering import Meter, Metered, used_gpu
+from common.config import EnergyConfig
+from common.measurement.energy import describe_energy
+from common.measurement.metering import Meter, used_gpu
 from common.measurement.timing import Phases
 from common.run_folder.power_file import read_power
 from common.run_folder.records import read_run
-from common.training.resume import settings_of
 
 DATA = ["--dataset", "synthetic:1200x28x28x1x10", "--model", "mlp"]
 WATTS = {"package-0": 40.0, "dram": 10.0}
@@ -86,7 +85,6 @@ def test_joules_belong_to_the_phase_in_which_they_were_spent(tmp_path):
     config = EnergyConfig(energy=True, power_interval=0.05, idle_seconds=0.2, powercap_folder=str(tmp_path))
     results = run_ranks(2, lambda comm: measure(config, comm, spend=spend))
     for metered in results:
-        assert isinstance(metered, Metered), metered
         assert len(metered.traces) == 1  # two ranks, one host, one reader
     record = results[0].record
     assert record == results[1].record
@@ -113,7 +111,6 @@ def test_joules_belong_to_the_phase_in_which_they_were_spent(tmp_path):
 def test_an_unreadable_device_is_not_measured_and_has_a_reason(tmp_path):
     config = EnergyConfig(energy=True, power_interval=0.1, idle_seconds=0.0, powercap_folder=str(tmp_path / "none"))
     (metered,) = run_ranks(1, lambda comm: measure(config, comm, spend=lambda *_: None))
-    assert isinstance(metered, Metered)
     assert {device.method for device in metered.record.devices} == {"absent"}
     assert all(device.reason and device.joules is None for device in metered.record.devices)
     assert metered.record.all_devices.joules is None
@@ -141,7 +138,6 @@ def test_the_gpu_that_a_process_uses(number, visible, expected):
 
 @pytest.mark.ranks
 @pytest.mark.ci
-@pytest.mark.parametrize("framework", ["torch", "keras"])
 def test_a_metered_run_of_two_ranks(framework, machine, tmp_path):
     settings = [*DATA, "--epochs", "2", "--validation-share", "0.1", "--name", "metered", "--energy"]
     settings += ["--power-interval", "0.05", "--idle-seconds", "0.5", "--powercap-folder", str(machine)]
@@ -151,7 +147,6 @@ def test_a_metered_run_of_two_ranks(framework, machine, tmp_path):
     folder = tmp_path / "runs" / "metered"
     run = read_run(folder)
     energy = run.record.energy
-    assert isinstance(energy, EnergyRecord)
     assert list(energy.seconds_by_phase) == [
         "startup", "idle_before", "other", "training", "validation", "test", "idle_after",
     ]  # fmt: skip
@@ -165,16 +160,14 @@ def test_a_metered_run_of_two_ranks(framework, machine, tmp_path):
             assert trace.series[device.name].joules.sum() == pytest.approx(sum(device.joules_by_phase.values()))
     assert {"training", "validation", "test"} <= set(trace.phases)
     assert json.loads((folder / "run.json").read_text())["energy"]["interval_seconds"] == 0.05
-    with pytest.raises(UserError, match="a metered run measures from its start to its end and cannot be resumed"):
-        settings_of(["--resume", str(folder), "--epochs", "3"], program="train.py")
 
 
 @pytest.mark.ranks
 @pytest.mark.ci
 def test_a_run_that_is_not_metered_reads_nothing(tmp_path):
+    need("torch")
     settings = [*DATA, "--max-steps", "2", "--name", "timed"]
     ended = finish(start_command(train_command("torch", settings), folder=tmp_path), within_seconds=300)
     assert ended.code == 0, ended.stderr
     assert read_run(tmp_path / "runs/timed").record.energy is None
     assert not (tmp_path / "runs/timed/power.csv").exists()
-    assert parse_command_line([], program="train.py").energy == EnergyConfig()

@@ -21,7 +21,7 @@ from waiting import wait_until
 
 from common.__main__ import main
 from common.checks.parity_record import ParityRecord
-from common.config import Config, config_from_dict
+from common.config import config_from_dict
 from common.errors import UserError
 from common.run_folder import records
 from common.run_folder.records import (
@@ -146,7 +146,6 @@ def test_a_record_from_before_a_setting_has_its_default(tmp_path):
     change("world.pinned_memory", ...)(record)
     (folder / "run.json").write_text(json.dumps(record))
     read = read_run(folder).record
-    assert isinstance(read.config, Config) and isinstance(read.world, World)
     assert (read.config.device.channels_last, read.config.device.pinned_memory) == (True, False)
     assert read.world.pinned_memory is None and read.config.device.share_gpu is False
 
@@ -186,43 +185,29 @@ def test_a_record_that_does_not_follow_the_schema_is_one_line(damage, part, tmp_
     assert part in message and str(folder) in message and "\n" not in message and "Received" in message
 
 
+def lines(*numbers):
+    return "".join(json.dumps(asdict(make_epoch(number))) + "\n" for number in numbers).encode()
+
+
 @pytest.mark.parametrize(
-    ("name", "content"),
+    ("name", "content", "part"),
     [
-        ("run.json", b""),
-        ("run.json", b"{"),
-        ("run.json", b"[]"),
-        ("run.json", b'"text"'),
-        ("run.json", b"\xff\xfe\x00"),
-        ("run.json", b"{}"),
-        ("epochs.jsonl", b"{}\n"),
-        ("epochs.jsonl", b"\xff\n"),
-        ("epochs.jsonl", b"\n"),
-        ("epochs.jsonl", b"half a li"),
+        *(("run.json", content, "") for content in (b"", b"{", b"[]", b'"text"', b"\xff\xfe\x00", b"{}")),
+        *(("epochs.jsonl", content, "") for content in (b"{}\n", b"\xff\n", b"\n", b"half a li")),
+        *(("epochs.jsonl", lines(*numbers), "missing or dup") for numbers in ([2], [1, 3], [1, 1], [2, 1])),
+        ("run.json", None, "not a run folder"),
+        ("epochs.jsonl", None, "not a run folder"),
     ],
 )
-def test_a_damaged_file_is_one_line(name, content, tmp_path):
-    folder = write_run(tmp_path, make_record(), make_epoch(1))
+def test_a_damaged_run_folder_is_one_line(name, content, part, tmp_path):
+    folder = write_run(tmp_path, make_record(status=make_status(state="finished")), make_epoch(1))
     read_run(folder)
-    (folder / name).write_bytes(content)
-    with pytest.raises(UserError) as error:
+    (folder / name).unlink()
+    if content is not None:
+        (folder / name).write_bytes(content)
+    with pytest.raises(UserError, match=rf"^[^\n]*{part}[^\n]*\Z") as error:
         read_run(folder)
-    assert "\n" not in str(error.value) and str(folder) in str(error.value)
-
-
-@pytest.mark.parametrize("numbers", [[2], [1, 3], [1, 1], [2, 1]])
-def test_missing_or_duplicated_epochs_are_refused(numbers, tmp_path):
-    folder = write_run(tmp_path, make_record(), *(make_epoch(number) for number in numbers))
-    with pytest.raises(UserError, match="missing or duplicated"):
-        read_run(folder)
-
-
-def test_no_run_folder_is_one_line(tmp_path):
-    write_run(tmp_path / "half", make_record(status=make_status(state="finished")))
-    (tmp_path / "half" / "epochs.jsonl").unlink()
-    for folder in (tmp_path / "none", tmp_path, tmp_path / "half"):
-        with pytest.raises(UserError, match=rf"not a run folder.*Received: {folder}"):
-            read_run(folder)
+    assert str(folder) in str(error.value)
 
 
 @pytest.mark.parametrize("state", ["running", "killed"])
@@ -333,14 +318,12 @@ def test_the_first_end_wins(tmp_path):
     writer.end("interrupted", message="received SIGINT")
     writer.end("failed", message="later")
     run = read_run(tmp_path / "a")
-    assert isinstance(run.record.status, Status)
     assert (run.state, run.record.status.message) == ("interrupted", "received SIGINT")
     assert run.record.status.ended_at is not None
 
 
 def heartbeat(folder):
     status = read_run(folder).record.status
-    assert isinstance(status, Status)
     return status.heartbeat_at
 
 

@@ -8,7 +8,7 @@ import sys
 import time
 
 import pytest
-from rule_workers import environment
+from processes import environment
 
 from common.distributed.communicator import launcher_of
 from common.measurement.timing import process_age
@@ -55,7 +55,9 @@ def test_a_start_before_its_command_is_not_recorded_but_for_a_tick_of_the_clock(
 def test_the_age_of_a_process_is_known_to_a_hundredth_of_a_second():
     before = time.time()
     code = "from common.measurement.timing import process_start; print(process_start())"
-    made = float(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout)
+    made = float(
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120).stdout
+    )
     assert before - 0.02 <= made <= time.time()
     assert 0 < process_age() < time.clock_gettime(time.CLOCK_BOOTTIME)
 
@@ -148,7 +150,7 @@ def test_a_job_records_the_start_of_its_script_and_ranks(tmp_path, capsys):
     # The lines work in a shell.
     script = "\n".join(["set -eu", lines[began[0]], lines[started_at[0]], f'echo "${BEGAN_AT} ${STARTED_AT}"; env'])
     before = time.time()
-    shown = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True).stdout
+    shown = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True, timeout=120).stdout
     first, second = map(float, shown.splitlines()[0].split())
     assert before - 0.001 <= first <= second <= time.time()
     assert f"{BEGAN_AT}={shown.split()[0]}" in shown.splitlines()[1:], "it is exported"

@@ -26,7 +26,9 @@ print(json.dumps({tag: [[event.step, event.value] for event in events.Scalars(ta
 
 
 def read_scalars(folder):
-    done = subprocess.run([sys.executable, "-c", READER, str(folder)], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", READER, str(folder)], capture_output=True, text=True, check=True, timeout=120
+    )
     return json.loads(done.stdout)
 
 
@@ -63,7 +65,7 @@ def test_writing_imports_no_framework():
         "import sys; from common.run_folder.tensorboard_events import require_tensorboard; require_tensorboard(); "
         "assert not {'tensorflow', 'torch', 'keras'} & set(sys.modules)"
     )
-    subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[3], check=True)
+    subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[3], check=True, timeout=120)
 
 
 def test_without_the_package_the_run_ends_before_it_starts(tmp_path, monkeypatch):

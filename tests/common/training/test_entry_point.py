@@ -12,10 +12,9 @@ from builders import make_config, make_record, make_setup, random_weights
 from fake_ranks import alone, run_ranks
 from played_session import FakeTrainer, LostRankError, no_hooks
 
-from common.config import Config
 from common.errors import UserError
 from common.run_folder.checkpoints import PartialEpoch
-from common.run_folder.records import RunWriter, Status, read_run
+from common.run_folder.records import RunWriter, read_run
 from common.training import entry_point as program_module
 from common.training.entry_point import exit_rank, program_name, read_settings, run_program
 from common.training.resume import MAY_CHANGE
@@ -42,9 +41,7 @@ def start(config, comm, session):
 
 
 def status_of(folder):
-    status = read_run(folder).record.status
-    assert isinstance(status, Status)
-    return status
+    return read_run(folder).record.status
 
 
 def test_success_is_exit_code_0(tmp_path):
@@ -178,11 +175,11 @@ def test_leave_ends_at_once_with_the_code():
         "atexit.register(print, 'late')",
         "print('x')",
     )
-    code = "\n".join([*lines, "exit_rank({})"])
-    for number, shown in [(2, "x\n"), (0, "x\nlate\n")]:
-        done = subprocess.run([sys.executable, "-c", code.format(number)], capture_output=True, text=True,
-                              cwd=Path(__file__).parents[3])  # fmt: skip
-        assert (done.returncode, done.stdout) == (number, shown)
+    code = "\n".join([*lines, "exit_rank(2)"])
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=Path(__file__).parents[3], timeout=120
+    )
+    assert (done.returncode, done.stdout) == (2, "x\n")
     assert exit_rank(0) is None
 
 
@@ -199,7 +196,6 @@ def old_run(tmp_path):
 
 def test_a_resumed_run_has_its_settings(old_run):
     config = read_settings(["--resume", str(old_run)], program=PROGRAM)
-    assert isinstance(config, Config), config
     expected = make_config(old_run.parent, record={"resume": str(old_run)})
     assert config == expected
 
@@ -225,7 +221,6 @@ def test_every_change_that_is_allowed_is_tried_below():
 def test_what_may_change(name, old_run):
     flags = [f"--{name.replace('_', '-')}", *([CHANGES[name]] if CHANGES[name] else [])]
     config = read_settings(["--resume", str(old_run), *flags], program=PROGRAM)
-    assert isinstance(config, Config), config
     values = {field: value for part in config.as_dict().values() for field, value in part.items()}
     assert str(values[name]) == (CHANGES[name] or "True")
 

@@ -92,10 +92,10 @@ with temporary_folder_beside(pathlib.Path(sys.argv[1])) as folder:
 def test_the_folder_of_a_killed_process_is_removed_and_that_of_a_living_one_is_not(tmp_path):
     path = tmp_path / "made[1]"
     command = [sys.executable, "-c", LEAVES_A_FOLDER]
-    assert subprocess.run([*command, str(tmp_path / "made"), "killed"], cwd=ROOT).returncode == -9
+    assert subprocess.run([*command, str(tmp_path / "made"), "killed"], cwd=ROOT, timeout=120).returncode == -9
     with subprocess.Popen([*command, str(path), ""], cwd=ROOT, stdin=PIPE, stdout=PIPE, text=True) as living:
         assert living.stdout and living.stdout.readline() == "there\n"
-        assert subprocess.run([*command, str(path), "killed"], cwd=ROOT).returncode == -9
+        assert subprocess.run([*command, str(path), "killed"], cwd=ROOT, timeout=120).returncode == -9
         assert len(list(tmp_path.glob(".*/file"))) == 3
         with temporary_folder_beside(path) as folder:
             assert len(list(tmp_path.glob(".*/file"))) == 2  # of "made" and of the living one

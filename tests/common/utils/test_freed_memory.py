@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 import pytest
-from rule_workers import environment
+from processes import environment
 
 from common.utils.freed_memory import MALLOC_VARIABLES
 
@@ -49,7 +49,7 @@ def faults_after(start, **variables):
     """Return the page faults of ten steps in a process that starts so, under variables of glibc."""
     given = {name: value for name, value in environment().items() if name not in MALLOC_VARIABLES}
     command = [sys.executable, "-c", f"{start}\n{STEPS}"]
-    done = subprocess.run(command, env=given | variables, capture_output=True, text=True)
+    done = subprocess.run(command, env=given | variables, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     return int(done.stdout)
 

@@ -18,7 +18,7 @@ from subprocess import PIPE
 
 import psutil
 import pytest
-from rule_workers import TESTS, environment
+from processes import TESTS, environment
 
 from common.config import FaultConfig
 from common.distributed.communicator import Communicator

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import psutil
 import pytest
+from processes import environment
 from real_slurm import ENDED, NODES, POLL_SECONDS, WAIT_SECONDS, Slurm, real_slurm, why_not
-from rule_workers import environment
 from sites_and_jobs import own_site
 from two_hosts import INTERFACE, SSH_PORT, several_hosts
 

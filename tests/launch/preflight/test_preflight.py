@@ -20,8 +20,8 @@ from typing import Any
 
 import psutil
 import pytest
+from processes import environment
 from real_slurm import real_slurm, why_not
-from rule_workers import environment
 from sites_and_jobs import own_site
 from two_hosts import SSH_PORT, several_hosts
 

@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from builders import make_config, make_setup
+from jobs import Job, do_job, start_of
 from PIL import Image
-from rule_workers import environment
+from processes import ROOT, environment
 from safetensors.numpy import load_file
-from trainer_runs import ROOT, Job, run_jobs
 
 from common.__main__ import main
 from common.data.batches import training_batches
@@ -342,7 +342,7 @@ def test_a_full_disk_is_one_line_and_leaves_no_files(folder, capsys):
     assert list(folder.parent.iterdir()) == [folder]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.ci)])
 def test_an_interruption_leaves_no_files(folder, number):
     large = folder / "cat/large.png"
     write_image(large, 1, size=(3000, 3000))
@@ -362,7 +362,6 @@ def test_an_interruption_leaves_no_files(folder, number):
 
 @pytest.mark.ranks
 @pytest.mark.ci
-@pytest.mark.parametrize("framework", ["torch", "keras"])
 def test_both_trainers_train_on_it(framework, tmp_path):
     random = np.random.default_rng(0)
     for label, name in enumerate(CLASSES):
@@ -375,12 +374,12 @@ def test_both_trainers_train_on_it(framework, tmp_path):
     stop = ["--epochs", "9", "--target-accuracy", "1", "--name", framework]
     picture = str(tmp_path / "pets/dog/0.png")
     jobs = [
-        Job("train", [*run, *stop]),
-        Job("evaluate", [f"runs/{framework}"], program="predict"),
-        Job("classify", [f"runs/{framework}", picture], program="predict"),
+        Job("train", (*run, *stop)),
+        Job("evaluate", (f"runs/{framework}",), program="predict"),
+        Job("classify", (f"runs/{framework}", picture), program="predict"),
     ]
-    outcomes = run_jobs(framework, jobs, folder=tmp_path, launcher="none")
-    assert not isinstance(outcomes, str), outcomes
+    start = start_of(framework, launcher="none", arguments=())
+    outcomes = {job.name: do_job(job, start=start, folder=tmp_path) for job in jobs}
     assert "96 training, 6 validation, 18 test samples" in outcomes["train"][0].stdout
     record = json.loads((tmp_path / f"runs/{framework}/run.json").read_text())
     assert record["status"]["state"] == "finished"

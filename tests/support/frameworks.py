@@ -1,7 +1,8 @@
-"""Checks that need a framework, in a process of their own: no test process loads a framework.
+"""What needs a framework, in other processes: no test process loads one.
 
-A script `<framework>_checks.py` has a function for each check and ends with `run_checks(globals())`. Beside it a test
-file has a test for each of these functions.
+Arrays of workers come from the servers of ranks (`rank_server.py`). Checks that watch how a framework starts have a
+process of their own: a script `<framework>_checks.py` has a function for each and ends with `run_checks(globals())`.
+Beside it a test file has a test for each of these functions.
 """
 
 import functools
@@ -14,9 +15,11 @@ import tempfile
 import traceback
 from pathlib import Path
 
+import numpy as np
 import pytest
-from rule_workers import environment
-from rule_workers import results as results_of_worker
+from jobs import Job, do_job, start_of
+from processes import environment
+from rank_server import ServerError
 
 SECONDS = 300
 _CHECK = re.compile(r"^def (check_\w+)\(", re.MULTILINE)
@@ -28,10 +31,38 @@ def need(framework):
         pytest.skip(f"{framework} is not installed")
 
 
+def call(framework, function, *arguments, folder):
+    """Call a function in one process with the framework; return its value.
+
+    Args:
+        framework: torch or keras; the test is skipped where it is missing.
+        function: "module:function", of a module or of a script's path.
+        arguments: strings.
+        folder: the current folder of the call.
+    """
+    need(framework)
+    job = Job(function, arguments, program=function, launcher="none", seconds=SECONDS)
+    (outcome,) = do_job(job, start=start_of(framework, launcher="none", arguments=()), folder=folder)
+    return outcome.value
+
+
 def results(worker):
-    """Return what a worker, `<framework>_..._worker`, has found; skip the test where its framework is missing."""
-    need(worker.split("_")[0])
-    return results_of_worker(worker)
+    """Return the arrays that `<framework>_..._worker.write(file)` saves; it is called once."""
+    arrays = _results(worker)
+    assert isinstance(arrays, dict), arrays
+    return arrays
+
+
+@functools.cache
+def _results(worker):
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "results.npz"
+        try:
+            call(worker.split("_")[0], f"{worker}:write", str(file), folder=Path(folder))
+        except ServerError as error:
+            return str(error)
+        with np.load(file) as arrays:
+            return dict(arrays)
 
 
 def names_of(script):
