@@ -386,6 +386,14 @@ def test_a_failed_command_names_the_log(clone, state):
     assert "compiling" in state.log.read_text(encoding="utf-8")
 
 
+# What mpirun adds, which does not hide the reason.
+MPIRUNS_LINES = (
+    "--------------------------------------------------------------------------\n"
+    "Primary job  terminated normally, but 1 process returned\na non-zero exit code.\n"
+    "--------------------------------------------------------------------------\n"
+)
+
+
 @pytest.mark.parametrize(
     ("output", "what"),
     [
@@ -404,6 +412,15 @@ def test_a_failed_command_names_the_log(clone, state):
         ),
         ("Traceback (most recent call last):\nImportError: libmpi.so.40", "ImportError: libmpi.so.40"),
         ("", "a command failed: nothing"),
+        (
+            f"Traceback (most recent call last):\n  File\nImportError: a.so: undefined symbol: x\n{MPIRUNS_LINES}",
+            "ImportError: a.so: undefined symbol: x",
+        ),
+        (
+            f"[vm:1] *** Process received signal ***\n{MPIRUNS_LINES}mpirun noticed that rank 0 exited on signal 11",
+            "exited on signal 11",
+        ),
+        (f"keras_impl/horovod_trial.py: error: two copies of a. Received: b\n{MPIRUNS_LINES}", "two copies of a"),
     ],
 )
 def test_output_is_explained(output, what):
