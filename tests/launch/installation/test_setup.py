@@ -13,9 +13,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
 
-import psutil
 import pytest
-from made_programs import ended_with_the_test
+from made_programs import ended_with_the_test, is_running
 from waiting import wait_until
 
 from common.errors import EXIT_CODE_USER_ERROR, UserError
@@ -310,14 +309,6 @@ def test_a_set_up_waits_for_another_one_in_the_same_clone(clone):
 
 
 # Interruption
-
-
-def is_running(process):
-    """Return whether a process still runs; one that ended and was not waited for does not."""
-    try:
-        return psutil.Process(process).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
 
 
 def test_termination_ends_the_command_and_leaves_the_mark(clone, state):
