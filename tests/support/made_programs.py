@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
+import psutil
+
 _PROGRAM = """#!{python} -S
 import json, os, sys, time
 from pathlib import Path
@@ -22,6 +24,14 @@ for answer in json.loads((here / {name!r}).with_suffix(".answers").read_text()):
         sys.stderr.write(answer["err"])
         sys.exit(answer["code"])
 """
+
+
+def is_running(process):
+    """Return whether a process of this number still runs; one that ended and was not waited for does not."""
+    try:
+        return psutil.Process(process).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 @contextmanager
