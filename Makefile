@@ -29,14 +29,14 @@ SINCE = $(if $(CHANGED),--changed "$(CHANGED)")
 SETUP = $(PYTHON) launch/setup.py $(if $(WHEELS),--wheels "$(WHEELS)") $(FOR_GPU)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test test-ci test-all test-gpu fuzz mutations lint types bench parity smoke report clouds results wheels lock cloud-parsers extras gpu-build clean
+.PHONY: help setup train test test-ci test-most test-all test-gpu fuzz mutations lint types bench parity smoke report clouds results wheels lock cloud-parsers extras gpu-build clean
 
 help: ## list the targets
 	@echo "Targets:"
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo "Variables, with their defaults:"
 	@echo "  FRAMEWORK=torch|keras  NP=2  ELASTIC=1  ARGS=\"...\"  for train; ARGS for test, bench, parity too (make train ARGS=--help)"
-	@echo "  CHANGED=REV                            for test, test-ci: only those that depend on what differs (1: HEAD)"
+	@echo "  CHANGED=REV                            for test, test-ci, test-most: only those that depend on what differs (1: HEAD)"
 	@echo "  RUNS=\"runs/smoke\"  OUT=report.html      for report"
 	@echo "  FRAMEWORKS=\"torch keras\"  WHEELS=DIR  GPU=0|1  NODE=aws-g5  PYTHON=python3      for set-up"
 
@@ -56,6 +56,10 @@ test: ## set up if needed, then run the quick tests (ARGS go to pytest)
 test-ci: ## what CI runs after them: more ranks, Slurm, several hosts, a browser
 	@$(SETUP) --frameworks "$(FRAMEWORKS)" --dev
 	@.venv/bin/python tests/run.py ci $(SINCE) $(ARGS)
+
+test-most: ## both in one call, as CI does
+	@$(SETUP) --frameworks "$(FRAMEWORKS)" --dev
+	@.venv/bin/python tests/run.py most $(SINCE) $(ARGS)
 
 test-all: ## all tests, with the longer ones
 	@$(SETUP) --frameworks "$(FRAMEWORKS)" --dev

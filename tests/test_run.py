@@ -42,7 +42,7 @@ def test_an_unknown_selection_is_one_line(run, capsys):
     with pytest.raises(SystemExit) as end:
         run.main(["slow"])
     assert end.value.code == 2
-    assert re.fullmatch(r"usage: .*quick\|ci\|all\|gpu.*\n", capsys.readouterr().err)
+    assert re.fullmatch(r"usage: .*quick\|ci\|most\|all\|gpu.*\n", capsys.readouterr().err)
 
 
 def test_only_what_depends_on_a_change_is_run(run, monkeypatch, capsys):
