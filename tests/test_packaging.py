@@ -19,7 +19,7 @@ PROGRAMS = (
 )
 
 
-def git(*arguments: str) -> list[str]:
+def git(*arguments):
     """Return the paths that a git command lists; skip the test where the project is no checkout."""
     if not (ROOT / ".git").exists():
         pytest.skip("the project is no checkout of git")
@@ -28,14 +28,14 @@ def git(*arguments: str) -> list[str]:
     return [path for path in output.split("\0") if path]
 
 
-def project_files() -> set[str]:
+def project_files():
     """Return the files that the next commit would have: tracked or new, not ignored, and in the working tree."""
     listed = git("ls-files", "--cached", "--others", "--exclude-standard")
     return {path for path in listed if (ROOT / path).is_file()}
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def wheel(tmp_path_factory):
     """The wheel of the project's files, built in a copy: setuptools would pack what an earlier build left here."""
     folder = tmp_path_factory.mktemp("wheel")
     for path in project_files():
@@ -51,7 +51,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built
 
 
-def test_the_wheel_holds_every_file_of_the_packages_and_no_other(wheel: Path) -> None:
+def test_the_wheel_holds_every_file_of_the_packages_and_no_other(wheel):
     with zipfile.ZipFile(wheel) as archive:
         packed = {name for name in archive.namelist() if ".dist-info/" not in name}
     expected = {path for path in project_files() if path.split("/")[0] in FOLDERS}
@@ -60,7 +60,7 @@ def test_the_wheel_holds_every_file_of_the_packages_and_no_other(wheel: Path) ->
 
 
 @pytest.mark.long
-def test_an_installed_wheel_needs_no_clone(wheel: Path, tmp_path: Path) -> None:
+def test_an_installed_wheel_needs_no_clone(wheel, tmp_path):
     """In an empty environment that sees this one's packages but not its editable project."""
     environment = tmp_path / "environment"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(environment)], check=True)
@@ -73,7 +73,7 @@ def test_an_installed_wheel_needs_no_clone(wheel: Path, tmp_path: Path) -> None:
     install = ["--python", python, "install", "--no-deps", "--no-index", "--quiet", str(wheel)]
     subprocess.run([sys.executable, "-m", "pip", *install], check=True)
 
-    def printed(*arguments: str) -> str:
+    def printed(*arguments):
         done = subprocess.run([python, "-I", *arguments], cwd=tmp_path, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
         return done.stdout
@@ -86,26 +86,26 @@ def test_an_installed_wheel_needs_no_clone(wheel: Path, tmp_path: Path) -> None:
     assert "smoke" in printed("-m", "launch", "experiment", "run", "smoke", "--dry-run")
 
 
-def test_nothing_that_is_imported_or_packaged_is_ignored() -> None:
+def test_nothing_that_is_imported_or_packaged_is_ignored():
     """Any file in a package's folder but what Python and tools leave there: an ignored one is in no clone."""
     ignored = git("ls-files", "--others", "--ignored", "--exclude-standard", "--", *FOLDERS, "tests")
     left_by_tools = re.compile(r"(^|/)__pycache__/|\.egg-info/")
     assert [path for path in ignored if not left_by_tools.search(path)] == []
 
 
-def test_every_pattern_of_gitignore_that_names_an_output_is_anchored() -> None:
+def test_every_pattern_of_gitignore_that_names_an_output_is_anchored():
     patterns = (ROOT / ".gitignore").read_text(encoding="utf-8").split()
     assert [p for p in patterns if not p.startswith("/")] == ["*.egg-info/", "__pycache__/"]
 
 
-def test_nothing_needed_is_untracked() -> None:
+def test_nothing_needed_is_untracked():
     """A file that is imported and was never added works here and nowhere else."""
     untracked = git("ls-files", "--others", "--exclude-standard", "--", *FOLDERS, "tests")
     assert untracked == [], "git add them"
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program[-1])
-def test_every_program_prints_its_version(program: list[str]) -> None:
+def test_every_program_prints_its_version(program):
     version = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
     command = [sys.executable, *program, "--version"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)

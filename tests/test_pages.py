@@ -12,7 +12,6 @@ import os
 import re
 import shlex
 import subprocess
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -59,7 +58,7 @@ MODULES = {"launch.installation.lock": "writes what is installed; tests/launch/i
 TOOLS = ("pytest", "mypy", "ruff", "pip", "venv")  # of others, started by make
 
 
-def pages() -> list[Path]:
+def pages():
     """Return the tracked pages, and those that are about to be."""
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "*.md"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
@@ -75,14 +74,14 @@ LINK = re.compile(r"\]\(<?([^)\s>]+)>?(?: +\"[^\"]*\")?\)")
 BLOCK = re.compile(r"^```.*?^```", flags=re.DOTALL | re.MULTILINE)
 
 
-def without_code(text: str) -> str:
+def without_code(text):
     """Return a page without blocks and spans of code."""
     return re.sub(r"`[^`\n]*`", "", BLOCK.sub("", text))
 
 
-def anchors(text: str) -> set[str]:
+def anchors(text):
     """Return the names by which GitHub links to the headings of a page."""
-    found: set[str] = set(re.findall(r'<a (?:name|id)="([^"]+)"', text))
+    found = set(re.findall(r'<a (?:name|id)="([^"]+)"', text))
     for heading in re.findall(r"^#+ +(.+?) *#*$", BLOCK.sub("", text), flags=re.MULTILINE):
         words = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).lower()
         name = re.sub(r"[^\w\- ]", "", words).replace(" ", "-")
@@ -91,12 +90,12 @@ def anchors(text: str) -> set[str]:
     return found
 
 
-def numbered(name: str, number: int) -> str:
+def numbered(name, number):
     """Return the name of a heading of which `number` were there before."""
     return f"{name}-{number}" if number else name
 
 
-def broken_links(page: Path) -> list[str]:
+def broken_links(page):
     """Return the links of a page that lead to no file or no heading; those to the web are not followed."""
     broken = []
     for target in LINK.findall(without_code(page.read_text(encoding="utf-8"))):
@@ -113,12 +112,12 @@ def broken_links(page: Path) -> list[str]:
     return broken
 
 
-def test_links_lead_to_files_and_headings() -> None:
+def test_links_lead_to_files_and_headings():
     broken = {str(page.relative_to(ROOT)): broken_links(page) for page in pages()}
     assert {page: links for page, links in broken.items() if links} == {}
 
 
-def test_a_broken_link_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broken_link_is_found(tmp_path, monkeypatch):
     monkeypatch.setattr(f"{__name__}.ROOT", tmp_path)
     page = tmp_path / "page.md"
     page.write_text("# One `two`, 3.5\n[a](#one-two-35) [b](#one) [c](page.md) [d](none.md) [e](https://none.md)\n")
@@ -137,7 +136,7 @@ class Shown:
     text: str
 
 
-def shown_commands(page: Path) -> Iterator[Shown]:
+def shown_commands(page):
     """Yield the commands of a page's blocks of code: all lines of shell, and in blocks of no language those of ours."""
     language, text = None, page.read_text(encoding="utf-8")
     pending = ""
@@ -157,7 +156,7 @@ def shown_commands(page: Path) -> Iterator[Shown]:
             yield Shown(str(page.relative_to(ROOT)), number, command)
 
 
-def named_commands(page: Path) -> Iterator[Shown]:
+def named_commands(page):
     """Yield the commands in the text and the tables of a page, which may leave out arguments or write `...`."""
     text = BLOCK.sub(lambda block: "\n" * block[0].count("\n"), page.read_text(encoding="utf-8"))
     for number, line in enumerate(text.splitlines(), start=1):
@@ -165,16 +164,16 @@ def named_commands(page: Path) -> Iterator[Shown]:
             yield Shown(str(page.relative_to(ROOT)), number, command.replace("...", "").replace("\\|", "|"))
 
 
-def is_program(word: str) -> bool:
+def is_program(word):
     """Return whether a line that begins so is a command."""
     return word in ("make", *STARTERS, *ELSEWHERE) or bool(PYTHON.fullmatch(word))
 
 
-def programs_of(line: str) -> Iterator[list[str]]:
+def programs_of(line):
     """Yield the words of each program that a line of shell starts, without variables before it and redirections."""
     lexer = shlex.shlex(re.sub(r"\$\([^()]*\)", "VALUE", line), posix=True, punctuation_chars="&|;<>")
     lexer.whitespace_split = True
-    words: list[str] = []
+    words = []
     to_file = False
     for word in [*lexer, ";"]:
         if word in ("&&", "||", "|", ";", "&"):
@@ -187,7 +186,7 @@ def programs_of(line: str) -> Iterator[list[str]]:
             words.append(word)
 
 
-def check(command: str) -> str | None:
+def check(command):
     """Return what is wrong with a command, or None."""
     try:
         return next(filter(None, map(check_words, programs_of(command))), None)
@@ -195,7 +194,7 @@ def check(command: str) -> str | None:
         return str(error)
 
 
-def check_words(words: list[str]) -> str | None:
+def check_words(words):
     """Return what is wrong with the words of one program."""
     if words[0] == "make":
         return check_make(words)
@@ -206,7 +205,7 @@ def check_words(words: list[str]) -> str | None:
     return None if words[0] in ELSEWHERE else f"{words[0]} is not in ELSEWHERE and starts no Python program"
 
 
-def check_make(words: list[str]) -> str | None:
+def check_make(words):
     """Expand by `make -n` and look at the programs of ours in what would be run."""
     known = set(re.findall(r"^(\w+) \?=", (ROOT / "Makefile").read_text(), re.MULTILINE))
     # Where `make test ARGS=...` runs this, its variables are not those of the page.
@@ -228,7 +227,7 @@ def check_make(words: list[str]) -> str | None:
     return None
 
 
-def check_python(words: list[str]) -> str | None:
+def check_python(words):
     """Parse the command line of one of our programs."""
     words = [word for word in words if word != "-I"]
     if not words:
@@ -248,7 +247,7 @@ def check_python(words: list[str]) -> str | None:
     return None if program in SCRIPTS else f"{program} is not in SCRIPTS"
 
 
-def parse_launch(arguments: list[str]) -> None:
+def parse_launch(arguments):
     """Parse a command of `python -m launch` and what it hands to a trainer."""
     launch.main(arguments)
     if "--" not in arguments:
@@ -261,14 +260,14 @@ def parse_launch(arguments: list[str]) -> None:
     parse_command_line(handed, program="train.py")
 
 
-PROGRAMS: dict[str, Callable[[list[str]], object]] = {
+PROGRAMS = {
     "launch": parse_launch,
     "analysis": analysis.main,
     "common": common.main,
 }
 
 
-def parsed(parse: Callable[[list[str]], object], arguments: list[str]) -> str | None:
+def parsed(parse, arguments):
     """Return the error of a parser, or None; `--help` ends one well."""
     messages = io.StringIO()
     try:
@@ -282,7 +281,7 @@ def parsed(parse: Callable[[list[str]], object], arguments: list[str]) -> str | 
 
 
 @pytest.fixture
-def parse_only(monkeypatch: pytest.MonkeyPatch) -> None:
+def parse_only(monkeypatch):
     """Commands are parsed and not run."""
     monkeypatch.chdir(ROOT)
     for program in (launch, analysis, common):
@@ -290,7 +289,7 @@ def parse_only(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("parse_only")
-def test_every_command_shown_can_be_read_by_its_program() -> None:
+def test_every_command_shown_can_be_read_by_its_program():
     commands = [command for page in pages() for command in shown_commands(page)]
     assert len(commands) > 20
     wrong = [f"{one.page}:{one.line}: {one.text}: {reason}" for one in commands if (reason := check(one.text))]
@@ -298,7 +297,7 @@ def test_every_command_shown_can_be_read_by_its_program() -> None:
 
 
 @pytest.mark.usefixtures("parse_only")
-def test_every_command_named_in_the_text_exists() -> None:
+def test_every_command_named_in_the_text_exists():
     commands = [one for page in pages() if page.name != "CHANGELOG.md" for one in named_commands(page)]
     wrong = [
         f"{one.page}:{one.line}: {one.text}: {reason}"
@@ -326,10 +325,10 @@ def test_every_command_named_in_the_text_exists() -> None:
         ("rm -rf runs", "not in ELSEWHERE"),
     ],
 )
-def test_a_wrong_command_is_found(command: str, words: str) -> None:
+def test_a_wrong_command_is_found(command, words):
     assert words in str(check(command))
 
 
-def test_programs_that_are_not_read_here_are_run_by_a_test() -> None:
+def test_programs_that_are_not_read_here_are_run_by_a_test():
     for program, reason in (ELSEWHERE | SCRIPTS | MODULES).items():
         assert not reason.startswith("tests/") or program.rpartition("/")[2] in (ROOT / reason).read_text(), program

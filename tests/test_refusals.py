@@ -13,7 +13,6 @@ import re
 import shlex
 import sys
 import tomllib
-from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -24,7 +23,7 @@ from common.training.resume import settings_of
 TABLES = Path(__file__).parent / "refusals"
 
 
-def read_settings(arguments: Sequence[str]) -> int:
+def read_settings(arguments):
     """Read a trainer's command line, as both trainers do before they join the other ranks."""
     try:
         settings_of(arguments, program="torch_impl/train.py")
@@ -34,7 +33,7 @@ def read_settings(arguments: Sequence[str]) -> int:
     return 0
 
 
-def main_of(package: str) -> Callable[[Sequence[str]], int]:
+def main_of(package):
     """Return what `python -m PACKAGE` calls."""
     return lambda arguments: importlib.import_module(f"{package}.__main__").main(arguments)
 
@@ -42,7 +41,7 @@ def main_of(package: str) -> Callable[[Sequence[str]], int]:
 PROGRAMS = {"train": read_settings, **{name: main_of(name) for name in ("analysis", "common", "launch")}}
 
 
-def refusals() -> list:
+def refusals():
     """Return the parameters of all tables."""
     return [
         pytest.param(file.stem, row, id=f"{file.stem}-{row.get('id', row['arguments'])}")
@@ -52,7 +51,7 @@ def refusals() -> list:
     ]
 
 
-def contents(folder: Path) -> dict[Path, bytes | None]:
+def contents(folder):
     return {path: path.read_bytes() if path.is_file() else None for path in folder.rglob("*")}
 
 

@@ -177,7 +177,7 @@ def planted(tmp_path_factory):
         shutil.copy(TESTS / "support" / name, folder / "tests/support")
     limits = folder / "tests/support/time_limits.py"
     limits.write_text(re.sub(r"AGAIN = \d+", "AGAIN = 1", limits.read_text()))
-    conftest = (TESTS / "conftest.py").read_text().replace('"rank_server", ', "")
+    conftest = (TESTS / "conftest.py").read_text().replace('"rank_server", ', "")  # no test here starts ranks
     (folder / "tests/conftest.py").write_text(conftest + ORDER)
     for name, text in PLANTED.items():
         (folder / "tests" / name).write_text(text)
@@ -193,7 +193,7 @@ def run_planted(folder, *arguments, **variables):
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=100)
 
 
-@pytest.mark.ci  # it waits for 15 s
+@pytest.mark.ci
 def test_a_test_that_hangs_fails_by_name_and_the_others_run(planted):
     began = time.monotonic()
     done = run_planted(planted, "quick", "tests/test_hangs.py", "tests/test_one.py", "-o", "timeout=1")
@@ -206,6 +206,7 @@ def test_a_test_that_hangs_fails_by_name_and_the_others_run(planted):
     assert re.search(r"== 6 failed, 4 passed, 2 errors in ", done.stdout.splitlines()[-1]), done.stdout
 
 
+@pytest.mark.ci
 def test_the_longest_start_first_and_clusters_are_one_after_the_other(planted):
     (planted / "tests/order").unlink(missing_ok=True)
     files = ("tests/test_one.py", "tests/test_other.py", "tests/test_third.py")
@@ -224,7 +225,8 @@ def test_the_longest_start_first_and_clusters_are_one_after_the_other(planted):
     ]
 
 
-@pytest.mark.parametrize("workers", ["0", pytest.param("2", marks=pytest.mark.ci)])
+@pytest.mark.ci
+@pytest.mark.parametrize("workers", ["0", "2"])
 def test_what_is_missing_is_counted_or_refused(planted, workers):
     arguments = ("quick", "tests/test_other.py", "-n", workers)
     done = run_planted(planted, *arguments)
@@ -236,6 +238,7 @@ def test_what_is_missing_is_counted_or_refused(planted, workers):
     assert "test_skips was skipped where nothing may be missing: Skipped: no such program" in refused.stdout
 
 
+@pytest.mark.ci
 def test_nothing_selected_fails(planted):
     assert run_planted(planted, "quick", "tests/test_third.py").returncode == 5
 

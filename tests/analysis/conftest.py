@@ -66,17 +66,18 @@ def _save_texts(figure, file, *, format=None, metadata=None, **_):
 @pytest.fixture(autouse=True, scope="session")
 def _disks_and_fits_are_quick():
     """Nothing here is about a crash of the machine; and the fits of a study are made once, not for every page of it."""
-    fits = {}
+    project, fits = errors.projected_steps, {}
 
     def projected(study):
         key = study.machine, *(step.seconds for step in study.steps)
         if key not in fits:
-            fits[key] = errors.projected_steps(study)
+            fits[key] = project(study)
         return fits[key]
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda file: None)
-        patch.setattr(projection, "projected_steps", projected)
+        for module in (errors, projection):
+            patch.setattr(module, "projected_steps", projected)
         yield
 
 

@@ -13,8 +13,7 @@ import pytest
 from processes import BIN, TESTS, run_command, train_command
 
 from common.model.weights import load_weights
-from common.run_folder.records import WEIGHTS_FILE, DataRecord, Hashes, Run, Status, read_run
-from common.run_folder.world_changes import ElasticRecord
+from common.run_folder.records import WEIGHTS_FILE, Hashes, Run, read_run
 from launch.starting.elastic import ElasticStart, aliases_of_this_host
 from launch.starting.launchers import launcher_at
 
@@ -37,7 +36,7 @@ class Runs:
 
 
 @pytest.fixture(scope="module", params=["torch", "keras"])
-def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Runs:
+def runs(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp(f"elastic_{request.param}")
     launcher = launcher_at(None, hosts=None)
     start = ElasticStart(launcher=launcher, np=1, least=1, most=2, folder=folder)
@@ -65,7 +64,7 @@ def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return Runs(read_run(folder / "runs" / "elastic"), read_run(folder / "runs" / "alone"), elastic.stdout)
 
 
-def test_the_run_equals_that_of_one_process(runs: Runs) -> None:
+def test_the_run_equals_that_of_one_process(runs):
     weights, alone = (load_weights(run.folder / WEIGHTS_FILE) for run in (runs.elastic, runs.alone))
     assert weights.keys() == alone.keys()
     for name, array in alone.items():
@@ -79,9 +78,8 @@ def test_the_run_equals_that_of_one_process(runs: Runs) -> None:
     assert all(isinstance(one, Hashes) and one.initial_weights != one.final_weights for one in hashes)
 
 
-def test_the_record_says_who_came_and_went(runs: Runs) -> None:
+def test_the_record_says_who_came_and_went(runs):
     record = runs.elastic.record
-    assert isinstance(record.elastic, ElasticRecord)
     joined, ended = record.elastic.changes
     assert (joined.cause, joined.ranks_before, joined.ranks_after, joined.lost_steps) == ("the hosts changed", 1, 2, 0)
     assert (len(joined.joined), joined.ended) == (1, [])
@@ -94,16 +92,13 @@ def test_the_record_says_who_came_and_went(runs: Runs) -> None:
     assert 0 <= ended.lost_steps <= 4
     assert record.elastic.commits > 0
     assert record.elastic.lost_seconds > 0
-    assert isinstance(record.data, DataRecord)
     assert record.data.global_batch_size == 61
     assert runs.alone.record.elastic is None
 
 
-def test_the_rank_that_is_left_writes_the_record(runs: Runs) -> None:
-    assert isinstance(runs.elastic.record.status, Status)
+def test_the_rank_that_is_left_writes_the_record(runs):
     assert runs.elastic.state == "finished"
     first = runs.elastic.record.elastic
-    assert isinstance(first, ElasticRecord)
     (killed,) = first.changes[1].ended
     assert killed.endswith(f"process {runs.elastic.record.status.process}") is False
     assert "1 rank before, 2 now" in runs.printed

@@ -3,7 +3,6 @@
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -24,7 +23,7 @@ IMAGES = parity_cases.IMAGES | {"mlp": (9, 7, 3, 10), "resnet34": (33, 45, 3, 9)
 TARGETS = ("torch", "keras", "onnx")
 
 
-def work(*words: str, target: str, runs: Path) -> None:
+def work(*words, target, runs):
     """Run a worker; ONNX needs the extras."""
     variables = environment_with_extras() if target == "onnx" else environment()
     command = [sys.executable, *(str(TESTS / word) for word in words), target, str(runs)]
@@ -33,7 +32,7 @@ def work(*words: str, target: str, runs: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def runs(tmp_path_factory):
     """A run of every model, all weights random, with what both frameworks compute for its test images."""
     folder = tmp_path_factory.mktemp("models") / "runs"
     for number, (model, (height, width, channels, classes)) in enumerate(IMAGES.items()):
@@ -50,7 +49,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.ci
 @pytest.mark.parametrize("target", TARGETS)
-def test_an_exported_model_computes_what_both_frameworks_compute(runs: Path, target: str) -> None:
+def test_an_exported_model_computes_what_both_frameworks_compute(runs, target):
     if target == "onnx":
         work("export_worker.py", target=target, runs=runs)
     work("plain_reader.py", target=target, runs=runs)
@@ -63,7 +62,7 @@ def test_an_exported_model_computes_what_both_frameworks_compute(runs: Path, tar
 
 
 @pytest.mark.ci
-def test_the_command_starts_the_program_of_the_framework(runs: Path, tmp_path: Path) -> None:
+def test_the_command_starts_the_program_of_the_framework(runs, tmp_path):
     output = tmp_path / "new" / "model.pt"
     command = [sys.executable, "-m", "launch", "export", str(runs / "mlp"), "--to", "torch", "--output", str(output)]
     done = subprocess.run(command, cwd=TESTS.parents[1], env=environment(), capture_output=True, text=True, check=False)
@@ -74,7 +73,7 @@ def test_the_command_starts_the_program_of_the_framework(runs: Path, tmp_path: P
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Path:
+def run(tmp_path):
     setup = make_setup(make_config(tmp_path))
     return write_trained_run(tmp_path / "run", setup, random_weights(setup))
 
@@ -88,9 +87,7 @@ def run(tmp_path: Path) -> Path:
         (["--to", "onnx"], "arguments are required: --output"),
     ],
 )
-def test_bad_input_is_one_line(
-    words: list[str], message: str, run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_bad_input_is_one_line(words, message, run, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "onnx", None)
     try:
         code = main(["export", str(run), *words])

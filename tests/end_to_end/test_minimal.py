@@ -4,18 +4,17 @@ import ast
 import re
 import sys
 import zipfile
-from pathlib import Path
 
 import h5py
 import numpy as np
 import pytest
-from processes import ROOT, Finished, launcher_command, run_command
+from processes import ROOT, launcher_command, run_command
 
 SCRIPTS = {framework: ROOT / f"{framework}_impl" / "minimal.py" for framework in ("torch", "keras")}
 ALONE = ["--batch-size", "64", "--learning-rate", "0.02"]  # twice the defaults, which are per rank
 
 
-def run(framework: str, *arguments: str, folder: Path, launcher: str = "none", script: Path | None = None) -> Finished:
+def run(framework, *arguments, folder, launcher="none", script=None):
     """Run a script to its end; assert that it succeeded and printed one accuracy."""
     command = [sys.executable, str(script or SCRIPTS[framework]), *arguments]
     done = run_command([*launcher_command(launcher), *command], folder=folder)
@@ -24,13 +23,13 @@ def run(framework: str, *arguments: str, folder: Path, launcher: str = "none", s
     return done
 
 
-def accuracy(done: Finished) -> float:
+def accuracy(done):
     """Return the one accuracy that was printed. A launcher may print its tags before, after and between lines."""
     (found,) = re.findall(r"test accuracy: (0\.\d{4})", done.stdout)
     return float(found)
 
 
-def weights(file: Path) -> dict[str, np.ndarray]:
+def weights(file):
     """Return the arrays of a saved PyTorch state or Keras model."""
     if file.suffix == ".pt":
         import torch  # takes seconds: not where tests are only collected
@@ -53,7 +52,7 @@ def weights(file: Path) -> dict[str, np.ndarray]:
         ("keras", "mpirun2"),
     ],
 )
-def test_two_ranks_train_as_one_process_with_twice_the_batch(framework: str, launcher: str, tmp_path: Path) -> None:
+def test_two_ranks_train_as_one_process_with_twice_the_batch(framework, launcher, tmp_path):
     suffix = {"torch": ".pt", "keras": ".keras"}[framework]
     one, two = tmp_path / f"one{suffix}", tmp_path / f"two{suffix}"
     alone = run(framework, *ALONE, "--dtype", "float64", "--output", str(one), folder=tmp_path)
@@ -69,7 +68,7 @@ def test_two_ranks_train_as_one_process_with_twice_the_batch(framework: str, lau
 
 @pytest.mark.ci
 @pytest.mark.parametrize("framework", SCRIPTS)
-def test_no_file_is_overwritten(framework: str, tmp_path: Path) -> None:
+def test_no_file_is_overwritten(framework, tmp_path):
     there = tmp_path / "there"
     there.write_text("mine")
     done = run_command([sys.executable, str(SCRIPTS[framework]), "--output", str(there)], folder=tmp_path)
@@ -79,7 +78,7 @@ def test_no_file_is_overwritten(framework: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("framework", SCRIPTS)
-def test_it_is_short_and_needs_nothing_of_the_project_but_the_optimizer(framework: str) -> None:
+def test_it_is_short_and_needs_nothing_of_the_project_but_the_optimizer(framework):
     text = SCRIPTS[framework].read_text()
     assert text.count("\n") <= 60
     modules = {node.module for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ImportFrom)}

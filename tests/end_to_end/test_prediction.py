@@ -1,8 +1,6 @@
 """Prediction against numbers by hand, with a fake classifier in the place of a framework's."""
 
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from PIL import Image
 
-from common.config import Config, config_from_dict
+from common.config import config_from_dict
 from common.data.loading import load_dataset
 from common.errors import UserError
 from common.run_folder.checkpoints import Checkpoint, save_checkpoint
@@ -24,23 +22,23 @@ from common.trained.prediction import (
     run_prediction,
     scores,
 )
-from common.trained.trained_model import TrainedModel, read_trained_model
+from common.trained.trained_model import read_trained_model
 
 PROGRAM = "torch_impl/predict.py"
 CLASSES = ["cat", "dog", "owl"]
 
 
-def settings(loss: str = "cross_entropy", activation: str = "linear") -> Config:
+def settings(loss="cross_entropy", activation="linear"):
     return config_from_dict({"optimizer": {"loss": loss}, "model": {"output_activation": activation}})
 
 
-def test_probabilities_and_cross_entropy_by_hand() -> None:
+def test_probabilities_and_cross_entropy_by_hand():
     outputs, labels = np.log([[1.0, 2.0, 5.0], [6.0, 3.0, 1.0]]), np.array([2, 1])
     np.testing.assert_allclose(scores(outputs, config=settings()), [[0.125, 0.25, 0.625], [0.6, 0.3, 0.1]])
     np.testing.assert_allclose(losses(outputs, labels, config=settings()), [-np.log(0.625), -np.log(0.3)])
 
 
-def test_mean_squared_errors_by_hand() -> None:
+def test_mean_squared_errors_by_hand():
     outputs, labels = np.array([[0.0, 2.0]]), np.array([1])
     np.testing.assert_allclose(losses(outputs, labels, config=settings("mse")), [(0 + 1) / 2])
     sigmoid = 1 / (1 + np.exp(-2.0))
@@ -54,7 +52,7 @@ def test_mean_squared_errors_by_hand() -> None:
 
 @pytest.mark.filterwarnings("error")
 @given(outputs=arrays.arrays(np.float64, (3, 4), elements=st.floats(-1e4, 1e4)))
-def test_large_outputs_do_not_overflow(outputs: np.ndarray) -> None:
+def test_large_outputs_do_not_overflow(outputs):
     labels = np.array([0, 3, 1])
     probabilities = scores(outputs, config=settings())
     np.testing.assert_allclose(probabilities.sum(axis=1), 1)
@@ -63,7 +61,7 @@ def test_large_outputs_do_not_overflow(outputs: np.ndarray) -> None:
     assert ((sigmoids >= 0) & (sigmoids <= 1)).all()
 
 
-def test_confusion_table_by_hand() -> None:
+def test_confusion_table_by_hand():
     table = confusion_table(np.array([0, 0, 1, 2, 2]), np.array([0, 1, 1, 0, 3]), names=CLASSES)
     rows = [line.split() for line in table.splitlines()]
     assert rows[0] == ["true", "\\", "predicted", "cat", "dog", "owl", "output", "3"]
@@ -71,13 +69,13 @@ def test_confusion_table_by_hand() -> None:
     assert len({len(line) for line in table.splitlines()}) == 1
 
 
-def save_image(path: Path, pixels: np.ndarray) -> Path:
+def save_image(path, pixels):
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.fromarray(pixels).save(path)
     return path
 
 
-def test_an_image_of_the_right_size_is_taken_as_it_is(tmp_path: Path) -> None:
+def test_an_image_of_the_right_size_is_taken_as_it_is(tmp_path):
     gray = np.arange(35, dtype=np.uint8).reshape(5, 7) * 7
     color = np.stack([gray, gray[::-1], 255 - gray], axis=2)
     file = save_image(tmp_path / "gray.png", gray)
@@ -87,7 +85,7 @@ def test_an_image_of_the_right_size_is_taken_as_it_is(tmp_path: Path) -> None:
     np.testing.assert_array_equal(read_image(file, shape=(5, 7, 3)), np.repeat(gray[..., None], 3, axis=2))
 
 
-def test_an_image_is_resized_and_converted(tmp_path: Path) -> None:
+def test_an_image_is_resized_and_converted(tmp_path):
     file = save_image(tmp_path / "flat.jpg", np.full((40, 30, 3), 90, np.uint8))
     pixels = read_image(file, shape=(5, 7, 1))
     assert pixels.shape == (5, 7, 1) and pixels.dtype == np.uint8
@@ -96,7 +94,7 @@ def test_an_image_is_resized_and_converted(tmp_path: Path) -> None:
     assert read_image(halves, shape=(1, 1, 1)).item() == 100, "pixels are averaged"
 
 
-def test_an_image_is_read_as_the_training_images_were(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_image_is_read_as_the_training_images_were(tmp_path, monkeypatch):
     monkeypatch.setenv("HOROVOD_TWINS_CACHE", str(tmp_path / "cache"))
     random = np.random.default_rng(0)
     for name in ("train/a/0", "train/b/0", "test/a/0", "test/b/0"):
@@ -107,7 +105,7 @@ def test_an_image_is_read_as_the_training_images_were(tmp_path: Path, monkeypatc
 
 
 @pytest.mark.parametrize("content", [b"", b"text", b"\x89PNG\r\n\x1a\n broken", None, "cut", "16 bit", "bomb"])
-def test_a_bad_image_is_one_line(content: bytes | str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bad_image_is_one_line(content, tmp_path, monkeypatch):
     file = tmp_path / "a.png"
     if isinstance(content, bytes):
         file.write_bytes(content)
@@ -123,13 +121,13 @@ def test_a_bad_image_is_one_line(content: bytes | str | None, tmp_path: Path, mo
     assert "\n" not in str(error.value)
 
 
-def test_a_run_of_images_that_no_file_holds_is_refused(tmp_path: Path) -> None:
+def test_a_run_of_images_that_no_file_holds_is_refused(tmp_path):
     with pytest.raises(UserError, match="2 channels"):
         read_image(save_image(tmp_path / "a.png", np.zeros((5, 5), np.uint8)), shape=(5, 5, 2))
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Path:
+def run(tmp_path):
     """The folder of a finished run."""
     setup = make_setup(make_config(tmp_path))
     folder = write_trained_run(tmp_path / "run", setup, random_weights(setup, seed=2))
@@ -137,7 +135,7 @@ def run(tmp_path: Path) -> Path:
     return folder
 
 
-def test_final_weights_are_used_and_without_them_the_newest_checkpoint(run: Path) -> None:
+def test_final_weights_are_used_and_without_them_the_newest_checkpoint(run):
     setup = make_setup(make_config(run.parent))
     assert (read_trained_model(run).weights["fc1.bias"] == random_weights(setup, seed=2)["fc1.bias"]).all()
     (run / "weights.safetensors").unlink()
@@ -146,17 +144,17 @@ def test_final_weights_are_used_and_without_them_the_newest_checkpoint(run: Path
     np.testing.assert_array_equal(trained.table(np.uint8), setup.table)
 
 
-def test_an_imported_run_has_no_model(tmp_path: Path) -> None:
+def test_an_imported_run_has_no_model(tmp_path):
     RunWriter.create(tmp_path / "a", make_record(config=NotRecorded("imported"))).end("finished")
     with pytest.raises(UserError, match=r"not measured here.*Received"):
         read_trained_model(tmp_path / "a")
 
 
-def constant_classifier(*outputs: float) -> Any:
+def constant_classifier(*outputs):
     """Return a stand-in for a framework: the same outputs for every image; it checks what it is given."""
 
-    def build(trained: TrainedModel) -> Any:
-        def classify(images: np.ndarray) -> np.ndarray:
+    def build(trained):
+        def classify(images):
             assert images.dtype == np.float32 and images.shape[1:] == trained.data.image_shape
             return np.tile(np.array(outputs, np.float32), (len(images), 1))
 
@@ -165,11 +163,11 @@ def constant_classifier(*outputs: float) -> Any:
     return build
 
 
-def predict(*arguments: object, outputs: tuple[float, ...] = (0.0, 1.0, 0.0)) -> int:
+def predict(*arguments, outputs=(0.0, 1.0, 0.0)):
     return run_prediction(constant_classifier(*outputs), [str(argument) for argument in arguments], program=PROGRAM)
 
 
-def test_evaluation_prints_loss_accuracy_and_confusion(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_evaluation_prints_loss_accuracy_and_confusion(run, capsys):
     assert predict(run) == 0
     lines = capsys.readouterr().out.splitlines()
     labels = load_dataset(DATASET).test.labels
@@ -181,7 +179,7 @@ def test_evaluation_prints_loss_accuracy_and_confusion(run: Path, capsys: pytest
     assert counts == [[0, int((labels == label).sum()), 0] for label in range(3)]
 
 
-def test_files_get_classes_and_probabilities(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_files_get_classes_and_probabilities(run, capsys):
     names = load_dataset(DATASET).class_names
     files = [save_image(run.parent / f"{number}.png", np.zeros((8, 8), np.uint8)) for number in (1, 2)]
     # Flags may be between files.
@@ -190,7 +188,7 @@ def test_files_get_classes_and_probabilities(run: Path, capsys: pytest.CaptureFi
     assert lines == [f"{file}  {names[2]} 62.5 %  {names[0]} 25.0 %  {names[1]} 12.5 %" for file in files]
 
 
-def test_files_in_class_folders_get_a_confusion_matrix(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_files_in_class_folders_get_a_confusion_matrix(run, capsys):
     names = load_dataset(DATASET).class_names
     files = [save_image(run.parent / names[label] / "a.png", np.zeros((9, 3), np.uint8)) for label in (0, 0, 2)]
     assert predict(run, *files) == 0
@@ -199,7 +197,7 @@ def test_files_in_class_folders_get_a_confusion_matrix(run: Path, capsys: pytest
 
 
 @pytest.mark.parametrize("missing", ["run", "image"])
-def test_user_errors_are_one_line_and_exit_code_2(missing: str, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_user_errors_are_one_line_and_exit_code_2(missing, run, capsys):
     arguments = [run.parent / "none"] if missing == "run" else [run, run.parent / "none.png"]
     assert predict(*arguments) == 2
     output = capsys.readouterr()
@@ -207,7 +205,7 @@ def test_user_errors_are_one_line_and_exit_code_2(missing: str, run: Path, capsy
     assert output.err.startswith(f"{PROGRAM}: error: ") and "none" in output.err
 
 
-def test_a_data_set_that_has_changed_is_refused(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_data_set_that_has_changed_is_refused(run, capsys):
     writer_record = read_trained_model(run)
     changed = replace(writer_record.data, class_names=["a", "b", "c"])
     text = (run / "run.json").read_text()

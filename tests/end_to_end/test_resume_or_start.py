@@ -4,10 +4,8 @@ import json
 import socket
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from builders import DATASET, make_config
@@ -15,11 +13,10 @@ from fake_ranks import alone, run_ranks
 from played_session import Played
 from processes import HANG_SECONDS, finish, rank_processes, run_command, start_command, wait_until
 
-from common.config import Config, config_from_dict
-from common.distributed.communicator import Communicator
+from common.config import config_from_dict
 from common.errors import UserError
 from common.run_folder.checkpoints import CHECKPOINTS_FOLDER, checkpoint_folders
-from common.run_folder.records import EPOCHS_FILE, Hashes, RunState, now, read_run
+from common.run_folder.records import EPOCHS_FILE, now, read_run
 from common.training import resume
 from common.training.entry_point import read_settings
 from common.training.resume import AlreadyFinished, look_at_run
@@ -28,18 +25,18 @@ from launch.__main__ import main
 GONE = 2**22  # no process of this machine
 
 
-def config_of(folder: Path, **subjects: dict[str, Any]) -> Config:
+def config_of(folder, **subjects):
     """Return settings of 3 epochs of 4 steps in a run of name `run` that is started or resumed."""
     base = make_config(folder, record={"resume_or_start": True})
     return config_from_dict(subjects, base=base)
 
 
-def start(config: Config, *, comm: Communicator | None = None, framework: str = "torch") -> Played:
+def start(config, *, comm=None, framework="torch"):
     """Start a run, or resume it."""
     return Played(config, comm or alone(), framework=framework)
 
 
-def run_some(config: Config, epochs: int, *, end: RunState | None = "failed") -> None:
+def run_some(config, epochs, *, end="failed"):
     """Train some epochs, then end the run; None ends it with its test."""
     played = start(config)
     for epoch in range(played.done + 1, epochs + 1):
@@ -50,7 +47,7 @@ def run_some(config: Config, epochs: int, *, end: RunState | None = "failed") ->
         played.end(end)
 
 
-def change_status(folder: Path, **values: Any) -> None:
+def change_status(folder, **values):
     """Write other values into the status of a run."""
     file = folder / "run.json"
     record = json.loads(file.read_text())
@@ -58,16 +55,16 @@ def change_status(folder: Path, **values: Any) -> None:
     file.write_text(json.dumps(record))
 
 
-def replace_sleep(monkeypatch: pytest.MonkeyPatch, sleep: Callable[[float], None]) -> None:
+def replace_sleep(monkeypatch, sleep):
     """Do something else in place of a wait for a heartbeat."""
     monkeypatch.setattr(resume, "time", SimpleNamespace(sleep=sleep, monotonic=time.monotonic))
 
 
-def contents(folder: Path) -> dict[str, bytes]:
+def contents(folder):
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def refused(config: Config, **options: Any) -> str:
+def refused(config, **options):
     """Return why a run is neither started nor resumed; nothing is changed then."""
     before = contents(Path(config.record.runs_folder))
     with pytest.raises(UserError) as error:
@@ -77,19 +74,19 @@ def refused(config: Config, **options: Any) -> str:
 
 
 @pytest.fixture(autouse=True)
-def outside_of_slurm(monkeypatch: pytest.MonkeyPatch) -> None:
+def outside_of_slurm(monkeypatch):
     for name in ("SLURM_JOB_ID", "SLURM_RESTART_COUNT"):
         monkeypatch.delenv(name, raising=False)
 
 
 @pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+def impatient(monkeypatch):
     """Wait for a heartbeat for less than a minute."""
     monkeypatch.setattr(resume, "STALE_HEARTBEAT_SECONDS", 0.3)
     monkeypatch.setattr(resume, "POLL_SECONDS", 0.01)
 
 
-def test_a_run_is_started_resumed_and_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_is_started_resumed_and_left_alone(tmp_path, capsys):
     config = config_of(tmp_path)
     run_some(config, 1)
     played = start(config)
@@ -99,19 +96,17 @@ def test_a_run_is_started_resumed_and_left_alone(tmp_path: Path, capsys: pytest.
     run_some(config, 3, end=None)
     run = read_run(tmp_path / "run")
     assert run.state == "finished" and len(run.epochs) == 3
-    assert run.record.status.resumed_after_epochs == [1, 2]  # type: ignore[union-attr]
+    assert run.record.status.resumed_after_epochs == [1, 2]
     before = contents(tmp_path)
     with pytest.raises(AlreadyFinished):
         start(config)
     assert contents(tmp_path) == before and [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
-def test_a_finished_run_ends_every_rank_before_anything_is_printed(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_finished_run_ends_every_rank_before_anything_is_printed(tmp_path, capsys):
     config = config_of(tmp_path, training={"batch_size": 15})
 
-    def work(comm: Communicator) -> None:
+    def work(comm):
         played = start(config, comm=comm)
         for epoch in (1, 2, 3):
             played.end_epoch(epoch)
@@ -126,21 +121,19 @@ def test_a_finished_run_ends_every_rank_before_anything_is_printed(
     assert capsys.readouterr() == ("", "")
 
 
-def test_more_epochs_than_a_finished_run_has_resume_it(tmp_path: Path) -> None:
+def test_more_epochs_than_a_finished_run_has_resume_it(tmp_path):
     run_some(config_of(tmp_path), 3, end=None)
     assert start(config_of(tmp_path, training={"epochs": 5})).step == 12
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
-def test_fewer_epochs_than_a_finished_run_has_are_refused(tmp_path: Path) -> None:
+def test_fewer_epochs_than_a_finished_run_has_are_refused(tmp_path):
     run_some(config_of(tmp_path), 3, end=None)
     assert "nothing is left to do: 3 epochs are done" in refused(config_of(tmp_path, training={"epochs": 2}))
 
 
 @pytest.mark.parametrize("state", ["failed", "interrupted"])
-def test_a_run_without_checkpoint_is_set_aside_and_started_again(
-    state: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_without_checkpoint_is_set_aside_and_started_again(state, tmp_path, capsys):
     config = config_of(tmp_path)
     for number in (1, 2):
         run_some(config, 0, end=state)
@@ -155,7 +148,7 @@ def test_a_run_without_checkpoint_is_set_aside_and_started_again(
 
 
 @pytest.mark.parametrize("rest", [[], [".run.json.abcdef"]])
-def test_a_folder_of_a_run_that_was_killed_at_once_is_set_aside(rest: list[str], tmp_path: Path) -> None:
+def test_a_folder_of_a_run_that_was_killed_at_once_is_set_aside(rest, tmp_path):
     (tmp_path / "run").mkdir()
     for name in rest:
         (tmp_path / "run" / name).touch()
@@ -163,14 +156,14 @@ def test_a_folder_of_a_run_that_was_killed_at_once_is_set_aside(rest: list[str],
     assert [path.name for path in (tmp_path / "set-aside/run-1").iterdir()] == rest
 
 
-def test_a_run_killed_before_its_first_line_of_epochs_is_set_aside(tmp_path: Path) -> None:
+def test_a_run_killed_before_its_first_line_of_epochs_is_set_aside(tmp_path):
     config = config_of(tmp_path)
     run_some(config, 0)
     (tmp_path / "run/epochs.jsonl").unlink()
     assert start(config).step == 0
 
 
-def test_a_checkpoint_whose_epoch_is_not_on_record_is_none(tmp_path: Path) -> None:
+def test_a_checkpoint_whose_epoch_is_not_on_record_is_none(tmp_path):
     config = config_of(tmp_path)
     run_some(config, 1)
     (tmp_path / "run/epochs.jsonl").write_text("")
@@ -178,13 +171,13 @@ def test_a_checkpoint_whose_epoch_is_not_on_record_is_none(tmp_path: Path) -> No
     assert checkpoint_folders(tmp_path / "set-aside/run-1")
 
 
-def test_somebody_elses_folder_is_not_touched(tmp_path: Path) -> None:
+def test_somebody_elses_folder_is_not_touched(tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run/letters.txt").write_text("mine")
     assert "exists already and is not a run folder" in refused(config_of(tmp_path))
 
 
-def test_a_metered_run_is_started_again_unless_it_is_finished(tmp_path: Path) -> None:
+def test_a_metered_run_is_started_again_unless_it_is_finished(tmp_path):
     config = config_of(tmp_path)
     run_some(config, 1)
     file = tmp_path / "run/run.json"
@@ -198,7 +191,7 @@ def test_a_metered_run_is_started_again_unless_it_is_finished(tmp_path: Path) ->
         look_at_run(longer, framework="torch", report=print)
 
 
-def test_a_run_whose_process_is_gone_is_resumed_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_whose_process_is_gone_is_resumed_at_once(tmp_path, monkeypatch):
     config = config_of(tmp_path)
     run_some(config, 1)
     change_status(tmp_path / "run", state="running", host=socket.gethostname(), process=GONE, heartbeat_at=now())
@@ -206,14 +199,12 @@ def test_a_run_whose_process_is_gone_is_resumed_at_once(tmp_path: Path, monkeypa
     assert start(config).step == 4
 
 
-def test_a_job_that_slurm_requeued_is_resumed_at_once_on_another_host(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_job_that_slurm_requeued_is_resumed_at_once_on_another_host(tmp_path, monkeypatch):
     config = config_of(tmp_path)
     monkeypatch.setenv("SLURM_JOB_ID", "1234")
     run_some(config, 1)
     status = read_run(tmp_path / "run").record.status
-    assert status.slurm_job == "1234.0"  # type: ignore[union-attr]
+    assert status.slurm_job == "1234.0"
     change_status(tmp_path / "run", state="running", host="node17", process=1, heartbeat_at=now())
     assert read_run(tmp_path / "run").state == "running"
     monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
@@ -221,13 +212,11 @@ def test_a_job_that_slurm_requeued_is_resumed_at_once_on_another_host(
     replace_sleep(monkeypatch, lambda _: pytest.fail("it is known already"))
     assert start(config).step == 4
     status = read_run(tmp_path / "run").record.status
-    assert status.slurm_job == "1234.1"  # type: ignore[union-attr]
+    assert status.slurm_job == "1234.1"
 
 
 @pytest.mark.parametrize("job", ["1234.1", "123.0", "12345.0", None])
-def test_other_jobs_are_not_taken_for_ones_own(
-    job: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_other_jobs_are_not_taken_for_ones_own(job, tmp_path, monkeypatch):
     """Among them an earlier start of the same job: what it started may still run."""
     run_some(config_of(tmp_path), 1)
     monkeypatch.setenv("SLURM_JOB_ID", "1234")
@@ -236,9 +225,7 @@ def test_other_jobs_are_not_taken_for_ones_own(
     assert read_run(tmp_path / "run").state == "running"
 
 
-def test_a_heartbeat_that_continues_is_that_of_a_running_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_heartbeat_that_continues_is_that_of_a_running_run(tmp_path, monkeypatch, capsys):
     config, folder = config_of(tmp_path), tmp_path / "run"
     run_some(config, 1)
     change_status(folder, state="running", host="node17", heartbeat_at="2026-01-31T12:00:00.000+00:00")
@@ -254,14 +241,14 @@ def test_a_heartbeat_that_continues_is_that_of_a_running_run(
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
-def test_a_heartbeat_that_becomes_stale_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_heartbeat_that_becomes_stale_is_waited_for(tmp_path, monkeypatch):
     """Also where the last one is seen late, as on a network's file system."""
     config, age = config_of(tmp_path), [50.0]
     run_some(config, 1)
     change_status(tmp_path / "run", state="running", host="node17", heartbeat_at=now())
     monkeypatch.setattr("common.run_folder.records.seconds_since", lambda _: age[0])
 
-    def wait(seconds: float) -> None:
+    def wait(seconds):
         if age[0] == 50.0:
             change_status(tmp_path / "run", heartbeat_at="2026-01-31T12:00:00.000+00:00")
         age[0] += seconds
@@ -271,7 +258,7 @@ def test_a_heartbeat_that_becomes_stale_is_waited_for(tmp_path: Path, monkeypatc
     assert 60.0 < age[0] < 62.0
 
 
-def test_a_clock_that_is_far_ahead_does_not_make_it_wait_forever(tmp_path: Path, impatient: None) -> None:
+def test_a_clock_that_is_far_ahead_does_not_make_it_wait_forever(tmp_path, impatient):
     run_some(config_of(tmp_path), 1)
     change_status(tmp_path / "run", state="running", host="node17", heartbeat_at="2999-01-31T12:00:00.000+00:00")
     assert "still running" in refused(config_of(tmp_path))
@@ -285,7 +272,7 @@ def test_a_clock_that_is_far_ahead_does_not_make_it_wait_forever(tmp_path: Path,
         ({"record": {"profile": True}}, r"keeps its settings \(profile is False\)"),
     ],
 )
-def test_other_settings_are_refused(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
+def test_other_settings_are_refused(changes, message, tmp_path):
     for epochs in (0, 1):  # also where it could be set aside
         run_some(config_of(tmp_path), epochs)
         with pytest.raises(UserError, match=message):
@@ -293,13 +280,13 @@ def test_other_settings_are_refused(changes: dict[str, Any], message: str, tmp_p
     assert [path.name for path in (tmp_path / "set-aside").iterdir()] == ["run-1"]
 
 
-def test_the_same_folder_may_be_named_from_another_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_same_folder_may_be_named_from_another_one(tmp_path, monkeypatch):
     run_some(config_of(tmp_path), 1)
     monkeypatch.chdir(tmp_path)
     assert start(config_of(tmp_path, record={"runs_folder": "."})).step == 4
 
 
-def test_another_framework_or_number_of_ranks_is_refused(tmp_path: Path) -> None:
+def test_another_framework_or_number_of_ranks_is_refused(tmp_path):
     run_some(config_of(tmp_path), 1)
     assert "Use torch_impl/train.py" in refused(config_of(tmp_path), framework="keras")
     config = config_of(tmp_path)
@@ -307,7 +294,7 @@ def test_another_framework_or_number_of_ranks_is_refused(tmp_path: Path) -> None
         assert isinstance(error, UserError) and "Received: -np 2. Start it with -np 1" in str(error)
 
 
-def test_an_imported_run_and_a_damaged_record_are_refused(tmp_path: Path) -> None:
+def test_an_imported_run_and_a_damaged_record_are_refused(tmp_path):
     run_some(config_of(tmp_path), 1)
     file = tmp_path / "run/run.json"
     record = json.loads(file.read_text())
@@ -317,16 +304,16 @@ def test_an_imported_run_and_a_damaged_record_are_refused(tmp_path: Path) -> Non
     assert "not a valid run folder" in refused(config_of(tmp_path))
 
 
-def test_a_damaged_checkpoint_is_refused_not_set_aside(tmp_path: Path) -> None:
+def test_a_damaged_checkpoint_is_refused_not_set_aside(tmp_path):
     run_some(config_of(tmp_path), 1)
     next((tmp_path / "run" / CHECKPOINTS_FOLDER).glob("*/weights.safetensors")).write_bytes(b"noise")
     assert "cannot read the weights" in refused(config_of(tmp_path))
 
 
-def test_all_ranks_start_or_resume_together(tmp_path: Path) -> None:
+def test_all_ranks_start_or_resume_together(tmp_path):
     config = config_of(tmp_path, training={"batch_size": 15})
 
-    def work(comm: Communicator) -> int:
+    def work(comm):
         played = start(config, comm=comm)
         if not played.step:
             played.end_epoch(1)
@@ -337,14 +324,14 @@ def test_all_ranks_start_or_resume_together(tmp_path: Path) -> None:
     assert run_ranks(2, work) == [4, 4]
 
 
-def test_a_run_started_so_can_be_resumed_by_its_folder(tmp_path: Path) -> None:
+def test_a_run_started_so_can_be_resumed_by_its_folder(tmp_path):
     run_some(config_of(tmp_path), 1)
     settings = read_settings(["--resume", str(tmp_path / "run")], program="train.py")
-    assert isinstance(settings, Config) and not settings.record.resume_or_start
+    assert not settings.record.resume_or_start
     assert start(settings).step == 4
 
 
-def test_both_ways_at_once_are_one_line(tmp_path: Path) -> None:
+def test_both_ways_at_once_are_one_line(tmp_path):
     run_some(config_of(tmp_path), 1)
     error = read_settings(["--resume", str(tmp_path / "run"), "--resume-or-start"], program="train.py")
     assert isinstance(error, UserError) and "Leave one of the two out" in str(error)
@@ -355,9 +342,7 @@ FLAGS += ["--warmup-epochs", "0", "--resume-or-start", "--name", "run"]
 
 
 @pytest.mark.parametrize(("epochs", "end"), [(None, ""), (0, "failed"), (1, "failed"), (3, "finished")])
-def test_launch_looks_before_it_starts_ranks(
-    epochs: int | None, end: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_launch_looks_before_it_starts_ranks(epochs, end, tmp_path, capsys):
     if epochs is not None:
         run_some(config_of(tmp_path), epochs, end=end)
     before = contents(tmp_path)
@@ -369,7 +354,7 @@ def test_launch_looks_before_it_starts_ranks(
     assert contents(tmp_path) == before
 
 
-def test_launch_refuses_what_ranks_would(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_launch_refuses_what_ranks_would(tmp_path, capsys):
     run_some(config_of(tmp_path), 1)
     assert main(["train", "--np", "2", "--dry-run", "--", *FLAGS, "--runs-folder", str(tmp_path)]) == 2
     assert "Start it with -np 1" in capsys.readouterr().err
@@ -377,7 +362,7 @@ def test_launch_refuses_what_ranks_would(tmp_path: Path, capsys: pytest.CaptureF
 
 @pytest.mark.ranks
 @pytest.mark.ci
-def test_ranks_are_started_again_and_end_as_an_undisturbed_run_does(tmp_path: Path) -> None:
+def test_ranks_are_started_again_and_end_as_an_undisturbed_run_does(tmp_path):
     command = [sys.executable, "-m", "launch", "train", "--np", "2", "--controller", "gloo", "--restarts", "1", "--"]
     command += ["--dataset", "synthetic:4000x28x28x1x10", "--model", "mlp", "--epochs", "12", "--batch-size", "32"]
     command += ["--threads", "1", "--checkpoint-minutes", "0.001"]
@@ -390,5 +375,4 @@ def test_ranks_are_started_again_and_end_as_an_undisturbed_run_does(tmp_path: Pa
     assert restarted.stdout.count("the ranks have ended: restart 1 of 1, from the newest checkpoint") == 1
     assert run_command([*command, "--name", "undisturbed"], folder=tmp_path).code == 0
     hashes = [read_run(tmp_path / "runs" / name).record.hashes for name in ("restarted", "undisturbed")]
-    assert isinstance(hashes[0], Hashes)
     assert hashes[0] == hashes[1]

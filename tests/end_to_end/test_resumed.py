@@ -1,15 +1,14 @@
 """A run that was ended and resumed is the unbroken one, bit for bit, checkpoint included.
 
 One table, `CASES`. A patch ends each run on all ranks inside its first epoch, after update 3, and inside its second,
-after update 8; then it is resumed once more. That a killed process leaves what is needed is tested on one that really
-is killed (`test_killed.py`).
+after its update 2; then it is resumed once more. What a killed process leaves is in `test_killed.py`.
 """
 
 import json
 from dataclasses import dataclass
 
 import pytest
-from jobs import FRAMEWORKS, Job, Jobs, on_frameworks, resumed, train
+from jobs import FRAMEWORKS, Job, Jobs, last_value, on_frameworks, resumed, train
 
 from common.run_folder.checkpoints import checkpoint_folders
 from common.run_folder.records import read_run
@@ -60,7 +59,7 @@ CASES = {
     "nesterov": Case((*CNN, "--nesterov", "--weight-decay", "0.001", "--compression", "fp16")),
     "gloo": Case((*MLP, *ADAM), launcher="gloo2"),
     "resnet34": Case(RESNET34, patch="shallow", quick=("torch",)),
-    "profile": Case((*MLP, "--profile"), launcher="none"),
+    "profile": Case((*MLP, "--steps-per-epoch", "12", "--profile"), launcher="none"),
     "averaging": Case((*CNN, *AVERAGING), quick=("torch",)),
     "unequal": Case((*CNN, "--shares", "2.4:1", *AVERAGING, "--slow", "1:1.5:0.5")),
     "passes": Case((*CNN, "--shares", "2.4:1", "--backward-passes-per-step", "2")),
@@ -168,9 +167,10 @@ def test_a_run_ended_inside_epochs_ends_bit_for_bit_as_an_unbroken_one(jobs, fra
     for job, where in first.items():
         assert f"after {where} of the next\n" in jobs.outcomes(framework, f"{name} {job}")[0].stdout
     assert run.record.status.resumed_after_epochs == [0, 1]
-    assert run.record.status.resumed_after_steps == [3, 8]
+    steps = int(last_value("--steps-per-epoch", CASES[name].settings))
+    assert run.record.status.resumed_after_steps == [3, steps + 2]
     if name == "profile":
-        assert run.record.profile.steps == EPOCHS * STEPS - 8 - run.record.profile.left_out_steps
+        assert run.record.profile.steps == EPOCHS * steps - (steps + 2) - run.record.profile.left_out_steps
         assert run.record.profile.parts_over_step == pytest.approx(1.0, abs=0.05)
     check_same(run, whole)
 

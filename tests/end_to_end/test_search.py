@@ -2,17 +2,16 @@
 
 import re
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from made_trials import write_search_file
 from optuna.trial import create_trial
-from processes import Finished, finish, start_command, train_command, wait_until
+from processes import finish, start_command, train_command, wait_until
 
 from common.run_folder.records import read_run
-from common.run_folder.search_record import TrialRecord, read_search
+from common.run_folder.search_record import read_search
 from launch.search.sampling import distributions_of
 from launch.search.search_file import read_search_file
 from launch.search.studies import Studies
@@ -21,27 +20,27 @@ FAST = "epochs = 3\nsteps_per_epoch = 2\nthreads = 1\nkeep = 0"
 LONG = "epochs = 4000\nthreads = 1\nkeep = 0"  # ended by the test, or by the pruner
 
 
-def write_file(folder: Path, epochs: str, *, trials: str, frameworks: str = '["torch"]', sampler: str = "tpe") -> None:
+def write_file(folder, epochs, *, trials, frameworks='["torch"]', sampler="tpe"):
     file = write_search_file(folder, sampler=sampler, old="epochs = 3", new=epochs)
     text = file.read_text().replace("trials = 4", trials).replace('["torch", "keras"]', frameworks)
     file.write_text(text)
 
 
-def start(folder: Path, *more: str) -> subprocess.Popen[str]:
+def start(folder, *more):
     return start_command([sys.executable, "-m", "launch", "search", "made.toml", *more], folder=folder)
 
 
-def search(folder: Path, *more: str) -> Finished:
+def search(folder, *more):
     return finish(start(folder, *more), within_seconds=300)
 
 
-def trials_of(folder: Path) -> list[TrialRecord]:
+def trials_of(folder):
     return read_search(folder / "runs/made").trials
 
 
 @pytest.mark.ranks
 @pytest.mark.ci
-def test_both_frameworks_train_at_the_same_points_and_the_best_one_becomes_a_recipe(tmp_path: Path) -> None:
+def test_both_frameworks_train_at_the_same_points_and_the_best_one_becomes_a_recipe(tmp_path):
     write_file(tmp_path, FAST, trials="trials = 2", frameworks='["torch", "keras"]', sampler="random")
     done = search(tmp_path, "--at-once", "2")
     assert done.code == 0, done
@@ -73,7 +72,7 @@ def test_both_frameworks_train_at_the_same_points_and_the_best_one_becomes_a_rec
 
 
 @pytest.mark.ranks
-def test_an_interrupted_search_ends_its_trainers_and_is_resumed(tmp_path: Path) -> None:
+def test_an_interrupted_search_ends_its_trainers_and_is_resumed(tmp_path):
     write_file(tmp_path, LONG, trials="trials = 1")
     process = start(tmp_path)
     epochs = tmp_path / "runs/made/torch-t0/epochs.jsonl"
@@ -91,7 +90,7 @@ def test_an_interrupted_search_ends_its_trainers_and_is_resumed(tmp_path: Path) 
 
 @pytest.mark.ranks
 @pytest.mark.ci
-def test_a_killed_search_is_resumed_and_ends_what_it_left(tmp_path: Path) -> None:
+def test_a_killed_search_is_resumed_and_ends_what_it_left(tmp_path):
     """Its trainer lives on; its point is made again, here with fewer epochs to get to the end."""
     write_file(tmp_path, LONG, trials="trials = 1")
     process = start(tmp_path)
@@ -112,7 +111,7 @@ def test_a_killed_search_is_resumed_and_ends_what_it_left(tmp_path: Path) -> Non
 
 @pytest.mark.ranks
 @pytest.mark.ci
-def test_a_pruned_trial_ends_its_trainer_and_keeps_its_epochs(tmp_path: Path) -> None:
+def test_a_pruned_trial_ends_its_trainer_and_keeps_its_epochs(tmp_path):
     """Five trials that another tool has added are better than any can be."""
     write_file(tmp_path, LONG, trials='trials = 6\npruner = "median"')
     file = read_search_file(str(tmp_path / "made.toml"), runs_folder=tmp_path / "runs")

@@ -1,7 +1,6 @@
 """Links of known bandwidth and latency are found by the model of `analysis scaling` (see `slow_link.py`)."""
 
 import json
-from pathlib import Path
 
 import pytest
 from slow_link import AS_ROOT, NAMES, RING, fit_of_exchange, fit_of_sums, fit_of_training, start_on, study
@@ -15,7 +14,7 @@ SUMS = 3
 TRIES = 3  # other programs may keep the cores of a machine for as long as a latency; three times in a row they do not
 
 
-def test_the_model_finds_the_link_of_a_bare_ring(tmp_path: Path) -> None:
+def test_the_model_finds_the_link_of_a_bare_ring(tmp_path):
     # So slow that what a busy machine adds, milliseconds in a sum, is little beside the second that a sum takes.
     link = Link(bytes_per_second=1e6, latency_seconds=0.05)
     with several_hosts(tmp_path, names=NAMES, link=link) as hosts:
@@ -32,7 +31,7 @@ def test_the_model_finds_the_link_of_a_bare_ring(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_the_model_finds_the_bandwidth_of_the_exchange_in_training(tmp_path: Path) -> None:
+def test_the_model_finds_the_bandwidth_of_the_exchange_in_training(tmp_path):
     link = Link(bytes_per_second=1.25e6, latency_seconds=0.02)
     runs = study(tmp_path, link=link, controllers=["mpi"], repeats=1)["mpi"]
     bandwidth, latency = fit_of_exchange(runs).against(link)

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
@@ -11,7 +10,6 @@ import pytest
 from processes import (
     HANG_SECONDS,
     TESTS,
-    Finished,
     finish,
     launcher_command,
     rank_processes,
@@ -95,7 +93,7 @@ def test_a_rank_that_is_stuck_in_loading_its_data_is_named_and_the_run_ends(fram
     assert line.endswith(": ending the run")
 
 
-def stop(launcher: subprocess.Popen[str], rank: int) -> tuple[Finished, str]:
+def stop(launcher, rank):
     """Stop rank 1, wait for the end of all, and return how they ended and the line that names it."""
     os.kill(rank, signal.SIGSTOP)
     ended = finish(launcher, within_seconds=HANG_SECONDS)
@@ -104,14 +102,14 @@ def stop(launcher: subprocess.Popen[str], rank: int) -> tuple[Finished, str]:
     return ended, line
 
 
-def imports_framework(launcher: int, *, rank: str) -> bool:
+def imports_framework(launcher, *, rank):
     """Return whether a rank has begun to load its framework's libraries."""
     process = rank_processes(launcher).get(rank)
     maps = Path(f"/proc/{process.pid}/maps").read_text() if process else ""
     return "/libtorch" in maps or "/libtensorflow" in maps
 
 
-def assert_ended(processes: list[psutil.Process]) -> None:
+def assert_ended(processes):
     """Check that processes end."""
     _, left = psutil.wait_procs(processes, timeout=20)
     assert not [one for one in left if one.status() != psutil.STATUS_ZOMBIE]

@@ -3,18 +3,17 @@
 import json
 import os
 import shutil
-from pathlib import Path
 
 import pytest
 from environments import copy_environment
-from processes import ROOT, Finished, child_environment, run_command
+from processes import ROOT, child_environment, run_command
 
 pytestmark = [pytest.mark.ranks, pytest.mark.ci]
 TRAINING = ["--model", "mlp", "--dataset", "synthetic", "--epochs", "1", "--name", "run"]
 
 
 @pytest.fixture(scope="module")
-def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def project(tmp_path_factory):
     """A copy of the project with `.venv-torch`, which has no TensorFlow, and `.venv-keras`, which has no PyTorch."""
     root = tmp_path_factory.mktemp("two") / "project"
     for name in ("common", "torch_impl", "keras_impl"):
@@ -27,7 +26,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def run(project: Path, framework: str, *launcher: str, folder: Path, started_in: str = ".venv") -> Finished:
+def run(project, framework, *launcher, folder, started_in=".venv"):
     """Train by `python` and the launcher of an environment of the project."""
     programs = project / started_in / "bin"
     variables = child_environment(folder) | {
@@ -44,9 +43,7 @@ def run(project: Path, framework: str, *launcher: str, folder: Path, started_in:
     ("framework", "started_in", "controller"),
     [("keras", ".venv", "mpi"), ("keras", ".venv", "gloo"), ("torch", ".venv-keras", "mpi")],
 )
-def test_ranks_run_in_the_environment_of_their_framework(
-    project: Path, framework: str, started_in: str, controller: str, tmp_path: Path
-) -> None:
+def test_ranks_run_in_the_environment_of_their_framework(project, framework, started_in, controller, tmp_path):
     horovodrun = ("horovodrun", "-np", "2", f"--{controller}")
     done = run(project, framework, *horovodrun, folder=tmp_path, started_in=started_in)
     assert done.code == 0, done.stderr[-3000:]
@@ -57,7 +54,7 @@ def test_ranks_run_in_the_environment_of_their_framework(
 
 
 @pytest.mark.parametrize("controller", ["mpi", "gloo"])
-def test_an_incomplete_environment_ends_all_ranks(project: Path, controller: str, tmp_path: Path) -> None:
+def test_an_incomplete_environment_ends_all_ranks(project, controller, tmp_path):
     stamp = project / ".venv-keras" / "horovod-twins" / "stamp.json"
     stamp.rename(stamp.with_name("away"))
     try:

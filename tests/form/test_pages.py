@@ -9,7 +9,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.parametrize("page", sorted(ROOT.glob("*/README.md")), ids=lambda page: page.parent.name)
-def test_the_page_of_a_folder_is_short(page: Path):
+def test_the_page_of_a_folder_is_short(page):
     assert len(page.read_text(encoding="utf-8").splitlines()) <= 200
 
 

@@ -12,7 +12,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -102,7 +101,7 @@ class Run:
 
 
 @functools.cache
-def start(controller: str, folder: Path, part: str) -> Run | str:
+def start(controller, folder, part):
     """Starts the worker for one of its parts; returns its output if it fails, so as not to try again."""
     worker = [sys.executable, str(TESTS / "distributed_optimizer_worker.py"), str(folder), part]
     # Only horovodrun can start Gloo; mpirun is quicker.
@@ -134,12 +133,12 @@ def start(controller: str, folder: Path, part: str) -> Run | str:
 
 
 @pytest.fixture(scope="module")
-def base_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def base_folder(tmp_path_factory):
     return tmp_path_factory.mktemp("distributed_optimizer")
 
 
 @pytest.fixture(params=CONTROLLERS)
-def run(request: pytest.FixtureRequest, base_folder: Path) -> Iterator[Run]:
+def run(request, base_folder):
     folder = base_folder / request.param
     folder.mkdir(exist_ok=True)
     finished = start(request.param, folder, "two" if request.param == "gloo" else "fewer")
@@ -149,7 +148,7 @@ def run(request: pytest.FixtureRequest, base_folder: Path) -> Iterator[Run]:
 
 
 @pytest.fixture(params=CONTROLLERS)
-def four(request: pytest.FixtureRequest, base_folder: Path) -> Iterator[Run]:
+def four(request, base_folder):
     folder = base_folder / f"{request.param}_sets"
     folder.mkdir(exist_ok=True)
     finished = start(request.param, folder, "sets")
@@ -175,41 +174,41 @@ def test_three_ranks_equal_one_process(three, name):
 
 
 @pytest.mark.parametrize("name", PROOFS)
-def test_two_ranks_equal_one_process(run: Run, name: str) -> None:
+def test_two_ranks_equal_one_process(run, name):
     check_proof(run, name)
 
 
 @over_gloo
 @pytest.mark.parametrize("name", PROOFS_OVER_GLOO)
-def test_two_ranks_equal_one_process_over_gloo(run: Run, name: str) -> None:
+def test_two_ranks_equal_one_process_over_gloo(run, name):
     check_proof(run, name)
 
 
 @over_gloo
 @pytest.mark.parametrize("name", SPARSE_PROOFS)
-def test_sparse_gradients_on_two_ranks_equal_one(run: Run, name: str) -> None:
+def test_sparse_gradients_on_two_ranks_equal_one(run, name):
     check_sparse_proof(run, name)
 
 
 @pytest.mark.parametrize("name", SPARSE_PROOFS_ON_FOUR)
-def test_sparse_gradients_on_four_ranks_equal_one(four: Run, name: str) -> None:
+def test_sparse_gradients_on_four_ranks_equal_one(four, name):
     check_sparse_proof(four, name)
 
 
-def test_keras_alone_takes_repeated_rows_one_by_one(four: Run) -> None:
+def test_keras_alone_takes_repeated_rows_one_by_one(four):
     """Why an embedding trains otherwise under a wrapped AdamW, on one rank too: see keras_impl/README.md."""
     (rank, *_) = four.ranks
     assert relative_difference(rank["embedding_plain"], rank["embedding_rows/wrapped"]) > 1e-3
 
 
-def check_sparse_proof(run: Run, name: str) -> None:
+def check_sparse_proof(run, name):
     """As any proof, and one rank that is wrapped holds the same weights."""
     check_proof(run, name)
     for rank in run.ranks:
         assert relative_difference(rank[f"{name}/wrapped"], rank[f"{name}/expected"]) < TOLERANCE
 
 
-def check_proof(run: Run, name: str) -> None:
+def check_proof(run, name):
     """All ranks hold the weights of the one process, which are not those of a rank alone."""
     for rank in run.ranks:
         assert np.array_equal(rank[f"{name}/received"], run.ranks[0][f"{name}/received"])
@@ -217,7 +216,7 @@ def check_proof(run: Run, name: str) -> None:
         assert relative_difference(rank[f"{name}/alone"], rank[f"{name}/expected"]) > 1e-5
 
 
-def test_no_optimizer_of_keras_was_forgotten(run: Run) -> None:
+def test_no_optimizer_of_keras_was_forgotten(run):
     found = {key.split("/")[0] for key in run.ranks[0] if key.startswith("keras_")}
     assert found == {name for name in PROOFS if name.startswith("keras_")}
 
@@ -242,19 +241,19 @@ def test_no_optimizer_of_keras_was_forgotten(run: Run) -> None:
         ("own_process_set", 0, 0),
     ],
 )
-def test_number_of_allreduces(run: Run, name: str, grouped: int, single: int) -> None:
+def test_number_of_allreduces(run, name, grouped, single):
     for rank in run.ranks:
         assert rank[f"calls/{name}"].tolist() == [grouped, single]
 
 
-def test_fit_traces_one_grouped_allreduce(run: Run) -> None:
+def test_fit_traces_one_grouped_allreduce(run):
     """Keras may trace a step more than once; each trace holds one grouped call and no other."""
     grouped, single = run.ranks[0]["calls/fit"].tolist()
     assert single == 0
     assert grouped in (1, 2)
 
 
-def test_mixed_dtypes(run: Run) -> None:
+def test_mixed_dtypes(run):
     """Two of three variables are float32, so the agreement is that of float32."""
     first, second = (rank["two_dtypes/received"] for rank in run.ranks)
     assert np.array_equal(first, second)
@@ -262,14 +261,14 @@ def test_mixed_dtypes(run: Run) -> None:
     assert relative_difference(first[12:15], run.ranks[0]["two_dtypes/expected"][12:15]) < TOLERANCE  # the float64 one
 
 
-def test_fp16_compression(run: Run) -> None:
+def test_fp16_compression(run):
     """Near the exact weights, not equal to them (float16 was really on the wire), and the same on both ranks."""
     first, second = (rank["fp16/received"] for rank in run.ranks)
     assert np.array_equal(first, second)
     assert 1e-7 < relative_difference(first, run.ranks[0]["fp16/expected"]) < 1e-3
 
 
-def test_sum_is_not_average(run: Run) -> None:
+def test_sum_is_not_average(run):
     """Momentum SGD is linear in the gradients: from the start point the sum goes twice as far as the average."""
     draw = np.random.default_rng(1)
     begin = np.concatenate([draw.normal(size=shape).ravel() for shape in [(4, 3), (3,), (5, 4)]])
@@ -278,12 +277,12 @@ def test_sum_is_not_average(run: Run) -> None:
         assert relative_difference(rank["sum/received"], expected) < TOLERANCE
 
 
-def test_process_set_of_one_trains_alone(run: Run) -> None:
+def test_process_set_of_one_trains_alone(run):
     for rank in run.ranks:
         assert np.array_equal(rank["own_process_set/received"], rank["own_process_set/alone"])
 
 
-def test_local_variables_stay_local(run: Run) -> None:
+def test_local_variables_stay_local(run):
     """The last variable (20 entries) follows this rank's gradient over the number of ranks; the others are shared."""
     first, second = (rank["local/received"] for rank in run.ranks)
     assert np.array_equal(first[:-20], second[:-20])
@@ -293,7 +292,7 @@ def test_local_variables_stay_local(run: Run) -> None:
 
 
 @pytest.mark.parametrize(("name", "factor"), [("four_passes_mean", 1), ("four_passes_sum", 4)])
-def test_four_passes_an_update(run: Run, name: str, factor: int) -> None:
+def test_four_passes_an_update(run, name, factor):
     """Gradients of rank r: 1, none, and -(r + 1) for the first row of a shared table and of a local one."""
     for number, rank in enumerate(run.ranks):
         for passes, weights in enumerate(rank[name], start=1):
@@ -304,32 +303,32 @@ def test_four_passes_an_update(run: Run, name: str, factor: int) -> None:
 
 
 @over_gloo
-def test_overflow_ruins_weights_without_a_loss_scale(run: Run) -> None:
+def test_overflow_ruins_weights_without_a_loss_scale(run):
     """The proof that nothing of it is left in the accumulators would show nothing otherwise."""
     for rank in run.ranks:
         assert not np.all(np.isfinite(rank["overflow_in_a_pass/ruined"]))
 
 
 @over_gloo
-def test_embedding_waits_for_its_second_pass(run: Run) -> None:
+def test_embedding_waits_for_its_second_pass(run):
     """Three passes of two: one is still pending, as in the plain optimizer that the weights are compared with."""
     assert run.ranks[0]["embedding_pending"] == 1
 
 
 @over_gloo
-def test_config_is_that_of_the_plain_optimizer(run: Run) -> None:
+def test_config_is_that_of_the_plain_optimizer(run):
     for rank in run.ranks:
         assert rank["same_config"].tolist() == [True, True, True]
 
 
 @over_gloo
-def test_custom_optimizer_loads_with_its_state(run: Run) -> None:
+def test_custom_optimizer_loads_with_its_state(run):
     assert run.ranks[0]["resumed_facts"].tolist() == [True, True]  # the plain class, the saved slots and rate
 
 
 @over_gloo
 @pytest.mark.parametrize("layers", [0, 1, 2])
-def test_local_layers_stay_local(run: Run, layers: int) -> None:
+def test_local_layers_stay_local(run, layers):
     """After a broadcast that leaves them out and a step of SGD; a Dense of 16 weights, then one of 10."""
     name, local = f"local_layers_{layers}", [0, 16, 26][layers]
     first, second = (rank[f"{name}/received"] for rank in run.ranks)
@@ -341,7 +340,7 @@ def test_local_layers_stay_local(run: Run, layers: int) -> None:
 
 
 @over_gloo
-def test_elastic_state_synchronizes_and_restores(run: Run) -> None:
+def test_elastic_state_synchronizes_and_restores(run):
     """Three weights, then the optimizer's iterations, rate and momentum, then batch and epoch."""
     for rank in run.ranks:
         state = {name: rank[f"elastic/{name}"] for name in ("synchronized", "moved", "restored", "committed")}
@@ -354,7 +353,7 @@ def test_elastic_state_synchronizes_and_restores(run: Run) -> None:
             assert np.array_equal(state[name], run.ranks[0][f"elastic/{name}"])
 
 
-def test_overflow_on_one_rank_makes_all_skip(run: Run) -> None:
+def test_overflow_on_one_rank_makes_all_skip(run):
     first, second = (rank["overflow/received"] for rank in run.ranks)
     assert np.array_equal(first, second)
     for rank in run.ranks:
@@ -362,7 +361,7 @@ def test_overflow_on_one_rank_makes_all_skip(run: Run) -> None:
         assert rank["overflow_state"].tolist() == [2, 2.0]  # two of three updates done, scale 4 halved
 
 
-def test_ranks_may_trace_different_graphs(run: Run) -> None:
+def test_ranks_may_trace_different_graphs(run):
     first, second = (rank["retracing/received"] for rank in run.ranks)
     assert np.array_equal(first, second)
     assert relative_difference(first, run.ranks[0]["retracing/expected"]) < TOLERANCE
@@ -389,13 +388,13 @@ def test_ranks_may_trace_different_graphs(run: Run) -> None:
         ("model_right", "no error"),
     ],
 )
-def test_messages(run: Run, name: str, words: str) -> None:
+def test_messages(run, name, words):
     for rank in run.ranks:
         assert words in str(rank[f"message/{name}"])
 
 
 @over_gloo
-def test_saved_models_load_without_horovod(run: Run) -> None:
+def test_saved_models_load_without_horovod(run):
     command = [sys.executable, str(TESTS / "load_without_horovod_worker.py"), str(run.folder)]
     output = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=120, check=False)
     assert output.returncode == 0, output.stderr[-6000:]
@@ -407,7 +406,7 @@ def test_saved_models_load_without_horovod(run: Run) -> None:
 
 
 @pytest.mark.ci
-def test_one_process_calls_nothing(base_folder: Path) -> None:
+def test_one_process_calls_nothing(base_folder):
     folder = base_folder / "none"
     folder.mkdir()
     finished = start("none", folder, "alone")
@@ -422,7 +421,7 @@ SETS = ["sets_eager", "sets_graph", "sets_per_tensor", "sets_passes", "sparse_se
 
 
 @pytest.mark.parametrize("name", SETS)
-def test_process_sets_average_among_themselves(four: Run, name: str) -> None:
+def test_process_sets_average_among_themselves(four, name):
     received = [rank[f"{name}/received"] for rank in four.ranks]
     assert np.array_equal(received[0], received[2])
     assert np.array_equal(received[1], received[3])
@@ -433,7 +432,7 @@ def test_process_sets_average_among_themselves(four: Run, name: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "calls"), [("even_eager", 4), ("even_graph", 1)])
-def test_ranks_outside_the_process_set_train_alone(four: Run, name: str, calls: int) -> None:
+def test_ranks_outside_the_process_set_train_alone(four, name, calls):
     received = [rank[f"{name}/received"] for rank in four.ranks]
     assert np.array_equal(received[0], received[2])
     for number, rank in enumerate(four.ranks):
@@ -447,30 +446,30 @@ def test_ranks_outside_the_process_set_train_alone(four: Run, name: str, calls: 
 @pytest.mark.parametrize(
     ("name", "grouped", "single"), [("sets_eager", 4, 0), ("sets_per_tensor", 0, 12), ("sparse_sets_rows", 4, 0)]
 )
-def test_number_of_allreduces_in_process_sets(four: Run, name: str, grouped: int, single: int) -> None:
+def test_number_of_allreduces_in_process_sets(four, name, grouped, single):
     for rank in four.ranks:
         assert rank[f"calls/{name}"].tolist() == [grouped, single]
 
 
-def test_process_sets_compress(four: Run) -> None:
+def test_process_sets_compress(four):
     for rank, partner in zip(four.ranks, [2, 3, 0, 1], strict=True):
         assert np.array_equal(rank["sets_fp16/received"], four.ranks[partner]["sets_fp16/received"])
         assert 1e-7 < relative_difference(rank["sets_fp16/received"], rank["sets_fp16/expected"]) < 1e-3
 
 
-def test_process_sets_divide_local_gradients_by_their_size(four: Run) -> None:
+def test_process_sets_divide_local_gradients_by_their_size(four):
     for rank in four.ranks:
         assert relative_difference(rank["sets_local/received"], rank["sets_local/expected"]) < TOLERANCE
 
 
-def test_overflow_makes_its_process_set_skip(four: Run) -> None:
+def test_overflow_makes_its_process_set_skip(four):
     """Rank 1 overflows: 1 and 3 skip, 0 and 2 do not."""
     for rank, state in zip(four.ranks, [[3, 4.0], [2, 2.0], [3, 4.0], [2, 2.0]], strict=True):
         assert relative_difference(rank["overflow/received"], rank["overflow/expected"]) < TOLERANCE
         assert rank["overflow_state"].tolist() == state
 
 
-def test_it_can_be_lifted_into_another_project() -> None:
+def test_it_can_be_lifted_into_another_project():
     """Two files, the first under 200 lines, that import nothing else of this project."""
     folder = TESTS.parents[1] / "keras_impl"
     assert len((folder / "distributed_optimizer.py").read_text().splitlines()) < 200

@@ -3,7 +3,16 @@
 from pathlib import Path
 
 import numpy as np
-from builders import make_config, make_epoch, make_record, make_status, write_finished_run, write_run
+from builders import (
+    finished_run,
+    make_config,
+    make_epoch,
+    make_record,
+    make_status,
+    study_runs,
+    write_finished_run,
+    write_run,
+)
 
 from analysis.output.finding import Finding
 from analysis.runs import table
@@ -93,6 +102,15 @@ def made_runs(name, *, seconds, accuracies=(), **settings):
     return [
         made_run(f"{name}-r{seed}", seconds=one, accuracy=accuracy, seed=seed, **settings)
         for seed, (one, accuracy) in enumerate(zip(seconds, results, strict=True), start=1)
+    ]
+
+
+def study(name="run", *, seconds=(5.0,), **changes):
+    """Return what `write_study` writes and `load_runs` reads, in no folder."""
+    return [
+        LoadedRun(Path(folder), record, record.status.state, table.figures_of(epochs))
+        for folder, one in study_runs(name=name, seconds=seconds, **changes).items()
+        for record, epochs in [finished_run(Path(folder), **one)]
     ]
 
 

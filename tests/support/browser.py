@@ -11,10 +11,7 @@ import select
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -35,22 +32,22 @@ class Browser:
         requests: addresses, in order.
     """
 
-    def __init__(self, *, write_to: int, read_from: int) -> None:
+    def __init__(self, *, write_to, read_from):
         self._write_to, self._read_from = write_to, read_from
         self._received, self._last_id = b"", 0
-        self._events: list[dict[str, Any]] = []
-        self._session: str | None = None
-        self.errors: list[str] = []
-        self.requests: list[str] = []
+        self._events = []
+        self._session = None
+        self.errors = []
+        self.requests = []
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Network"):
             self.call(f"{domain}.enable")
 
-    def call(self, method: str, **parameters: Any) -> dict[str, Any]:
+    def call(self, method, **parameters):
         """Return the browser's answer to a command of the protocol."""
         self._last_id += 1
-        message: dict[str, Any] = {"id": self._last_id, "method": method, "params": parameters}
+        message = {"id": self._last_id, "method": method, "params": parameters}
         if self._session:
             message["sessionId"] = self._session
         os.write(self._write_to, json.dumps(message).encode() + b"\0")
@@ -60,7 +57,7 @@ class Browser:
             raise RuntimeError(f"{method}: {answer['error']}")
         return answer["result"]
 
-    def open(self, address: str, *, width: int, height: int = 900) -> None:
+    def open(self, address, *, width, height=900):
         """Show a page, as wide as asked for, and wait until it is loaded and has said what it says at once."""
         self.errors, self.requests, self._events = [], [], []
         self.call(
@@ -71,20 +68,20 @@ class Browser:
             self._note(self._next_message())
         self.value("new Promise(done => setTimeout(done, 100))")
 
-    def value(self, expression: str) -> Any:
+    def value(self, expression):
         """Return what JavaScript makes of an expression in the page."""
         answer = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
         if "exceptionDetails" in answer:
             raise RuntimeError(f"{expression}: {answer['exceptionDetails']}")
         return answer["result"].get("value")
 
-    def press(self, key: str, *, code: str, number: int, text: str = "") -> None:
+    def press(self, key, *, code, number, text=""):
         """Press a key, where the focus is."""
         values = {"key": key, "code": code, "windowsVirtualKeyCode": number, "text": text}
         self.call("Input.dispatchKeyEvent", type="keyDown", **values)
         self.call("Input.dispatchKeyEvent", type="keyUp", **values)
 
-    def _note(self, event: dict[str, Any]) -> None:
+    def _note(self, event):
         method, parameters = event.get("method", ""), event.get("params", {})
         self._events.append(event)
         if method == "Network.requestWillBeSent":
@@ -96,7 +93,7 @@ class Browser:
         elif method == "Log.entryAdded" and parameters["entry"]["level"] in ("error", "warning"):
             self.errors.append(parameters["entry"]["text"])
 
-    def _next_message(self) -> dict[str, Any]:
+    def _next_message(self):
         until = time.monotonic() + SECONDS
         while b"\0" not in self._received:
             ready, _, _ = select.select([self._read_from], [], [], max(0.0, until - time.monotonic()))
@@ -109,7 +106,7 @@ class Browser:
 
 
 @contextmanager
-def started_browser(folder: Path) -> Iterator[Browser]:
+def started_browser(folder):
     """Start Chromium with a fresh profile in a folder, and end it; skip the test where there is none."""
     program = next((path for name in NAMES if (path := shutil.which(name))), None)
     if program is None:
@@ -136,7 +133,7 @@ def started_browser(folder: Path) -> Iterator[Browser]:
             process.wait()
 
 
-def _ends() -> list[int]:
+def _ends():
     """Return the ends of two pipes, none of them 3 or 4: those are what the browser gets."""
     ends = []
     for end in (*os.pipe(), *os.pipe()):

@@ -263,8 +263,8 @@ def write_run(folder, record, lines=None):
     return folder
 
 
-def write_finished_run(folder, *, accuracies=None, lines=None, traces=None, used_gpus=None, **changes):
-    """Write the run folder of a finished run and return it.
+def finished_run(folder, *, accuracies=None, lines=None, traces=None, used_gpus=None, **changes):
+    """Return the record of a finished run and its epochs.
 
     Args:
         folder: of the run.
@@ -280,27 +280,38 @@ def write_finished_run(folder, *, accuracies=None, lines=None, traces=None, used
     if accuracies is None:
         accuracies = [None] * (record.config.training.epochs if isinstance(record.config, Config) else 3)
     shared = {"training_seconds": changes.get("seconds", 100.0) / len(accuracies)} | (lines or {})
-    write_run(
-        folder,
-        record,
-        [
-            make_epoch(number, **({"validation_accuracy": value} | shared))
-            for number, value in enumerate(accuracies, start=1)
-        ],
-    )
+    epochs = [
+        make_epoch(number, **({"validation_accuracy": value} | shared))
+        for number, value in enumerate(accuracies, start=1)
+    ]
+    return record, epochs
+
+
+def write_finished_run(folder, *, traces=None, **changes):
+    """Write the run folder of a `finished_run` and return it."""
+    write_run(folder, *finished_run(folder, traces=traces, **changes))
     if traces is not None:
         write_power(folder / POWER_FILE, traces)
     return folder
 
 
-def write_study(folder, *, seconds, name="run", **changes):
-    """Write a run for each time, with the seeds 1, 2, ..."""
-    for seed, value in enumerate(seconds, start=1):
-        accuracy = changes.get("accuracy", 0.9)
-        of_run = accuracy[seed - 1] if isinstance(accuracy, list) else accuracy
-        write_finished_run(
-            folder / f"{name}-r{seed}", **(changes | {"seed": seed, "seconds": value, "accuracy": of_run})
-        )
+def study_runs(*, seconds, name="run", first=1, accuracy=0.9, **changes):
+    """Return name -> arguments of `finished_run` for each time, with the seeds from `first` on.
+
+    Args:
+        accuracy: of all runs, or a list of that of each.
+    """
+    accuracies = accuracy if isinstance(accuracy, list) else [accuracy] * len(seconds)
+    return {
+        f"{name}-r{seed}": changes | {"seed": seed, "seconds": value, "accuracy": of_run}
+        for seed, (value, of_run) in enumerate(zip(seconds, accuracies, strict=True), start=first)
+    }
+
+
+def write_study(folder, **study):
+    """Write the runs of `study_runs`."""
+    for name, changes in study_runs(**study).items():
+        write_finished_run(folder / name, **changes)
 
 
 # Metered runs

@@ -1,6 +1,5 @@
 """Runs of `mlp` on several ranks, worked out by hand in NumPy: averaging, unequal parts of a batch, all-reduce."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,8 +8,7 @@ import reference_rules
 from common.data.loading import load_dataset
 from common.data.sharding import epoch_order, rank_slice, split_validation
 from common.model.specs import model_spec
-from common.model.weights import Weights, draw_initial_weights
-from common.run_folder.records import Run
+from common.model.weights import draw_initial_weights
 
 DATASET = "synthetic:1200x28x28x1x10"
 BATCH, RATE, EPOCHS, STEPS, SEED = 32, 0.05, 2, 5, 1
@@ -37,7 +35,7 @@ class Case:
     more: tuple[str, ...] = ()
 
     @property
-    def arguments(self) -> list[str]:
+    def arguments(self):
         """The settings of the run."""
         flags = ["--momentum", str(self.momentum), *self.more]
         if self.every is None:
@@ -49,7 +47,7 @@ class Case:
 # Each rank has a dictionary of weights and one of momentum buffers; every formula is in float64.
 
 
-def gradient(weights: Weights, pixels: np.ndarray, labels: np.ndarray) -> Weights:
+def gradient(weights, pixels, labels):
     """Return the gradient of mlp's mean cross entropy: dense, sigmoid, dense; pixels (samples, 784)."""
     hidden = 1 / (1 + np.exp(-(pixels @ weights["fc1.weight"].T + weights["fc1.bias"])))
     outputs = hidden @ weights["fc2.weight"].T + weights["fc2.bias"]
@@ -64,17 +62,17 @@ def gradient(weights: Weights, pixels: np.ndarray, labels: np.ndarray) -> Weight
     }
 
 
-def mean(ranks: list[Weights], batch_sizes: Sequence[int]) -> Weights:
+def mean(ranks, batch_sizes):
     """Return the mean over ranks, weighted by their images."""
     return {name: np.average([one[name] for one in ranks], axis=0, weights=batch_sizes) for name in ranks[0]}
 
 
-def first_weights() -> Weights:
+def first_weights():
     """Return the weights of mlp that are drawn from the seed."""
     return draw_initial_weights(model_spec("mlp", input_shape=(1, 28, 28), outputs=10), seed=SEED, dtype="float64")
 
 
-def batches(run: Run, update: int, *, batch_sizes: Sequence[int]) -> list[tuple[np.ndarray, np.ndarray]]:
+def batches(run, update, *, batch_sizes):
     """Return pixels (samples, 784) and labels of each rank in an update of the run, counted from 0."""
     data, split = run.record.data, load_dataset(DATASET).train
     training, _ = split_validation(1200, share=0.1, seed=SEED)
@@ -87,14 +85,14 @@ def batches(run: Run, update: int, *, batch_sizes: Sequence[int]) -> list[tuple[
     return parts
 
 
-def by_hand(case: Case, run: Run, *, start: Weights | None = None) -> list[Weights]:
+def by_hand(case, run, *, start=None):
     """Return the weights averaged over two ranks at the end of each epoch, and those at the end of the run.
 
     Args:
         start: the first weights; None: those drawn from the seed.
     """
     weights = [start or first_weights()] * 2
-    buffers: list[Weights] = [{name: np.zeros_like(array) for name, array in one.items()} for one in weights]
+    buffers = [{name: np.zeros_like(array) for name, array in one.items()} for one in weights]
     interval = STEPS if case.every == "epoch" else int(case.every or 1)
     averages = []
     for update in range(1, EPOCHS * STEPS + 1):
@@ -113,7 +111,7 @@ def by_hand(case: Case, run: Run, *, start: Weights | None = None) -> list[Weigh
     return averages
 
 
-def validation_loss(weights: Weights, run: Run) -> float:
+def validation_loss(weights, run):
     """Return the loss of mlp over the validation samples."""
     data, split = run.record.data, load_dataset(DATASET).train
     _, rows = split_validation(1200, share=0.1, seed=SEED)

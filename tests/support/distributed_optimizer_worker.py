@@ -17,10 +17,8 @@ process sets of four ranks; or `alone`, without a launcher. Names of the arrays:
 import functools
 import inspect
 import sys
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import horovod.tensorflow as hvd
 import keras
@@ -36,15 +34,15 @@ FIRST = hvd.ProcessSet([0])
 EVEN, ODD = hvd.ProcessSet([0, 2]), hvd.ProcessSet([1, 3])
 STEPS = 4
 IN_A_GRAPH = ("keras_SGD", "keras_Adam")  # of the proofs of sparse gradients
-RESULTS: dict[str, np.ndarray] = {}
+RESULTS = {}
 CALLS = {"grouped": 0, "single": 0}
 
 
-def count_calls() -> None:
+def count_calls():
     """Counts every call of Horovod's two allreduces from here on."""
 
-    def counted(call: Callable, key: str) -> Callable:
-        def wrapper(*args: Any, **kwargs: Any) -> Any:
+    def counted(call, key):
+        def wrapper(*args, **kwargs):
             CALLS[key] += 1
             return call(*args, **kwargs)
 
@@ -54,7 +52,7 @@ def count_calls() -> None:
     hvd.allreduce = counted(hvd.allreduce, "single")
 
 
-def new_variables(*, dtypes: tuple[str, ...] = ("float64", "float64", "float64")) -> list[Any]:
+def new_variables(*, dtypes=("float64", "float64", "float64")):
     """A matrix, a vector and another matrix with the same values on all ranks."""
     draw = np.random.default_rng(1)
     shapes = [(4, 3), (3,), (5, 4)]
@@ -64,34 +62,34 @@ def new_variables(*, dtypes: tuple[str, ...] = ("float64", "float64", "float64")
     ]
 
 
-def gradients_of(rank: int, step: int, variables: list[Any]) -> list[Any]:
+def gradients_of(rank, step, variables):
     """Every rank's and every step's own gradients; any rank can compute all of them."""
     draw = np.random.default_rng([rank, step])
     return [tf.constant(draw.normal(size=variable.shape), dtype=variable.dtype) for variable in variables]
 
 
-def averaged(step: int, variables: list[Any], ranks: Sequence[int] | None = None) -> list[Any]:
+def averaged(step, variables, ranks=None):
     """Mean over some ranks, or all, of `gradients_of`."""
     each = [gradients_of(rank, step, variables) for rank in ranks or range(hvd.size())]
     return [sum(gradients) / len(each) for gradients in zip(*each, strict=True)]
 
 
-def partners(process_set: hvd.ProcessSet) -> list[int]:
+def partners(process_set):
     """The ranks that this rank is to train with; itself alone outside the process set."""
     return list(process_set.ranks) if process_set.included() else [hvd.rank()]
 
 
-def flat(variables: list[Any]) -> np.ndarray:
+def flat(variables):
     """All values in one float64 vector."""
     return np.concatenate([np.asarray(variable.numpy(), dtype=np.float64).ravel() for variable in variables])
 
 
-def in_graph(optimizer: Any, variables: list[Any], *, xla: bool = False) -> Callable:
+def in_graph(optimizer, variables, *, xla=False):
     """The update as a `tf.function` of the gradients."""
     return tf.function(lambda gradients: optimizer.apply(gradients, variables), jit_compile=xla or None)
 
 
-def train(optimizer: Any, gradients: Callable, variables: list[Any], *, graph: bool = False, steps: int = STEPS) -> Any:
+def train(optimizer, gradients, variables, *, graph=False, steps=STEPS):
     """Applies `gradients(step, variables)`; returns the final weights."""
     optimizer.build(variables)
     apply = in_graph(optimizer, variables) if graph else lambda g: optimizer.apply(g, variables)
@@ -100,20 +98,12 @@ def train(optimizer: Any, gradients: Callable, variables: list[Any], *, graph: b
     return flat(variables)
 
 
-def mine(step: int, variables: list[Any]) -> list[Any]:
+def mine(step, variables):
     """This rank's gradients."""
     return gradients_of(hvd.rank(), step, variables)
 
 
-def proof(
-    name: str,
-    make: Callable[[], Any],
-    *,
-    graph: bool = False,
-    edit: Callable[[list[Any]], list[Any]] = list,
-    dtypes: tuple[str, ...] = ("float64", "float64", "float64"),
-    **options: Any,
-) -> None:
+def proof(name, make, *, graph=False, edit=list, dtypes=("float64", "float64", "float64"), **options):
     """Trains three times and keeps the weights; `edit` changes every list of gradients."""
     before, ranks = dict(CALLS), partners(options.get("process_set", hvd.global_process_set))
     RESULTS[f"{name}/received"] = train(
@@ -127,7 +117,7 @@ def proof(
     RESULTS[f"{name}/alone"] = train(make(), lambda s, v: edit(mine(s, v)), new_variables(dtypes=dtypes))
 
 
-def message(name: str, function: Callable[[], Any]) -> None:
+def message(name, function):
     """Keeps the text of the error that `function` raises."""
     try:
         function()
@@ -136,11 +126,11 @@ def message(name: str, function: Callable[[], Any]) -> None:
         RESULTS[f"message/{name}"] = np.array(f"{type(error).__name__}: {error}")
 
 
-def _every_optimizer() -> dict[str, Callable[[], Any]]:
+def _every_optimizer():
     """All of keras.optimizers and ours, with their default settings, by the names of their proofs."""
     sgd, adam, scaled = keras.optimizers.SGD, keras.optimizers.Adam, keras.optimizers.LossScaleOptimizer
     wrappers = ("Optimizer", "LossScaleOptimizer", "MultiOptimizer")
-    makes: dict[str, Callable[[], Any]] = {
+    makes = {
         f"keras_{name}": functools.partial(cls, learning_rate=0.1)
         for name, cls in vars(keras.optimizers).items()
         if inspect.isclass(cls) and issubclass(cls, keras.optimizers.Optimizer) and name not in wrappers
@@ -157,7 +147,7 @@ EVERY_OPTIMIZER = _every_optimizer()
 OF_A_GRAPH = {name: EVERY_OPTIMIZER[name] for name in IN_A_GRAPH}
 
 
-def every_optimizer() -> None:
+def every_optimizer():
     """Dense gradients under all optimizers."""
     for name, make in EVERY_OPTIMIZER.items():
         proof(name, make)
@@ -166,10 +156,10 @@ def every_optimizer() -> None:
     proof("loss_scale_accumulation", lambda: scaled(sgd(0.1, **inner), initial_scale=2.0), graph=True)
 
 
-def features() -> None:
+def features():
     """What an optimizer or the wrapper can be asked for, each on momentum SGD."""
 
-    def make(**settings: Any) -> Callable[[], Any]:
+    def make(**settings):
         return lambda: ours.SGD(**({"learning_rate": 0.1, "momentum": 0.9} | settings))
 
     proof("graph", make(), graph=True)
@@ -216,16 +206,16 @@ def features() -> None:
 class Adding(keras.optimizers.Optimizer):
     """An optimizer of a user's own, which Keras does not know: adds gradients, so that weights show them."""
 
-    def __init__(self, learning_rate: Any = 1.0, **settings: Any) -> None:
+    def __init__(self, learning_rate=1.0, **settings):
         super().__init__(learning_rate=learning_rate, **settings)
 
-    def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+    def update_step(self, gradient, variable, learning_rate):
         """Adds the gradient."""
         del learning_rate
         self.assign_add(variable, gradient)
 
 
-def four_passes(name: str, factor: float) -> None:
+def four_passes(name, factor):
     """Ten passes, four to an update, of dense, missing, sparse and local gradients; keeps the weights after each."""
     dense, none, table, local = (keras.Variable(value, dtype="float64") for value in ([0], [7], [1, 2], [1, 2]))
     variables = [dense, none, table, local]
@@ -233,7 +223,7 @@ def four_passes(name: str, factor: float) -> None:
     optimizer.build(variables)
 
     @tf.function
-    def step() -> None:
+    def step():
         with tf.GradientTape() as tape:
             rows = tf.gather(table.value, [0]) + tf.gather(local.value, [0])
             loss = factor * (dense.value - (hvd.rank() + 1) * rows)
@@ -248,7 +238,7 @@ def four_passes(name: str, factor: float) -> None:
     RESULTS[f"{name}_iterations"] = np.array(int(optimizer.iterations))
 
 
-def overflow_in_a_pass() -> None:
+def overflow_in_a_pass():
     """Without a loss scale an overflow ruins the weights; nothing of it may be left for the next update."""
     variables = new_variables()
     begin = [variable.numpy() for variable in variables]
@@ -269,7 +259,7 @@ def overflow_in_a_pass() -> None:
         RESULTS[f"overflow_in_a_pass/{kind}"] = train(plain, lambda s, v, p=pick: p(s + 2, v), new_variables(), steps=2)
 
 
-def rebuilt_from_config() -> None:
+def rebuilt_from_config():
     """A distributed optimizer's config equals that of the plain one, and its class rebuilds a distributed one."""
     plain = keras.optimizers.Adam(0.1, clipnorm=0.5)
     distributed = DistributedOptimizer(plain)
@@ -284,17 +274,17 @@ def rebuilt_from_config() -> None:
         RESULTS[f"from_config/{kind}"] = train(optimizer, pick, new_variables())
 
 
-def sparse_gradients(makes: dict[str, Callable[[], Any]], *, process_set: Any = hvd.global_process_set) -> None:
+def sparse_gradients(makes, *, process_set=hvd.global_process_set):
     """An embedding of 6 rows beside two dense variables; rows repeat within a rank and between ranks."""
     rows, ranks = [[0, 2, 2], [2, 5, 0], [0, 1, 2], [5, 5, 3]], partners(process_set)
 
-    def slices(ranks: Sequence[int]) -> tf.IndexedSlices:
+    def slices(ranks):
         """The gradient of the mean loss of some ranks, with a row for each of their samples."""
         values = [np.random.default_rng(rank).normal(size=(3, 2)) / len(ranks) for rank in ranks]
         indices = [row for rank in ranks for row in rows[rank]]
         return tf.IndexedSlices(tf.constant(np.concatenate(values)), tf.constant(indices), tf.constant([6, 2]))
 
-    def trained(optimizer: Any, gradient: Any, who: Sequence[int], *, graph: bool) -> np.ndarray:
+    def trained(optimizer, gradient, who, *, graph):
         variables = [keras.Variable(np.ones((6, 2)), dtype="float64", name="embeddings"), *new_variables()[:2]]
         return train(optimizer, lambda s, v: [gradient, *averaged(s, v[1:], who)], variables, graph=graph, steps=2)
 
@@ -313,7 +303,7 @@ def sparse_gradients(makes: dict[str, Callable[[], Any]], *, process_set: Any = 
             RESULTS[f"{key}/expected"], RESULTS[f"{key}/alone"] = expected, alone
 
 
-def overflow(process_set: Any = hvd.global_process_set) -> None:
+def overflow(process_set=hvd.global_process_set):
     """Loss scaling in a graph: rank 1 overflows in the second of three steps; all must skip it, and none may wait.
 
     Of process sets only the one that rank 1 is in.
@@ -340,7 +330,7 @@ def overflow(process_set: Any = hvd.global_process_set) -> None:
     RESULTS["overflow/expected"] = flat(variables)
 
 
-def loss_scale_outside() -> None:
+def loss_scale_outside():
     """The wrong way round, in a graph."""
     variables = new_variables()
     wrong = keras.optimizers.LossScaleOptimizer(DistributedOptimizer(ours.Adam(0.1)))
@@ -352,17 +342,17 @@ def loss_scale_outside() -> None:
     message("loss_scale_outside_accumulation", lambda: in_graph(wrong, variables)(mine(0, variables)))
 
 
-def retracing() -> None:
+def retracing():
     """Ranks trace different graphs: other batch sizes, other name scopes, one trace more on rank 0."""
     data, start = np.random.default_rng(3).normal(size=(8, 4)), new_variables()[0].numpy()
     own = data[:3] if hvd.rank() == 0 else data[3:]
 
-    def steps(optimizer: Any, batches: list[np.ndarray], scope: str, share: float) -> np.ndarray:
+    def steps(optimizer, batches, scope, share):
         variable = keras.Variable(start, dtype="float64")
         optimizer.build([variable])
 
         @tf.function
-        def step(x: Any) -> None:
+        def step(x):
             with tf.name_scope(scope), tf.GradientTape() as tape:
                 loss = tf.reduce_sum(tf.square(x @ variable)) * share
             with tf.name_scope(scope):
@@ -380,7 +370,7 @@ def retracing() -> None:
     RESULTS["retracing/expected"] = steps(ours.SGD(0.01), both, "scope", 1.0)
 
 
-def model_of(policy: str = "float64") -> Any:
+def model_of(policy="float64"):
     """A model with a layer used twice, one frozen and one that the loss does not reach."""
     keras.utils.set_random_seed(5)
     inputs = keras.Input((4,))
@@ -392,16 +382,14 @@ def model_of(policy: str = "float64") -> Any:
     return keras.Model(inputs, {"used": outputs, "unused": unused})
 
 
-def models() -> None:
+def models():
     """`compile` and `fit`: ranks with batches of 8 against one process with 16; a layer added later; saved files."""
     draw = np.random.default_rng(4)
     x, y = draw.normal(size=(64, 4)), draw.normal(size=(64, 3))
     order = np.arange(64).reshape(4, 2, 8)  # step, rank, sample
     ranks = {"received": [hvd.rank()], "expected": [0, 1], "alone": [hvd.rank()]}
 
-    def fit(
-        kind: str, model: Any, optimizer: Any, *, graph: bool = False, callbacks: Sequence[Any] = (), **options: Any
-    ) -> None:
+    def fit(kind, model, optimizer, *, graph=False, callbacks=(), **options):
         if kind == "received":
             optimizer = DistributedOptimizer(optimizer, **options)
         how = {"steps_per_execution": 2} if graph else {"run_eagerly": True}  # eager where tracing would only take time
@@ -450,14 +438,14 @@ def models() -> None:
             model.save(FOLDER / f"{name}.keras")
 
 
-def embeddings() -> None:
+def embeddings():
     """An `Embedding` under AdamW, trained by `train_on_batch`: 32 samples a step, which meet rows many times."""
     draw = np.random.default_rng(6)
     x = draw.integers(48, size=(3, 32, 6))  # step, sample, position
     y = draw.normal(size=(3, 32, 6, 2))
     mine = slice(hvd.rank(), None, hvd.size())
 
-    def train_embedding(samples: slice, optimizer: Any, *, eager: bool = True) -> np.ndarray:
+    def train_embedding(samples, optimizer, *, eager=True):
         keras.utils.set_random_seed(7)
         table = keras.layers.Embedding(48, 3, dtype="float64")
         model = keras.Sequential([keras.Input((6,), dtype="int32"), table, keras.layers.Dense(2, dtype="float64")])
@@ -466,10 +454,10 @@ def embeddings() -> None:
             model.train_on_batch(x[step, samples], y[step, samples])
         return flat(model.variables)
 
-    def rule(**settings: Any) -> Any:
+    def rule(**settings):
         return keras.optimizers.AdamW(0.1, **settings)
 
-    def dense(optimizer: Any) -> Any:
+    def dense(optimizer):
         apply = optimizer.apply
         optimizer.apply = lambda grads, variables: apply([tf.convert_to_tensor(g) for g in grads], variables)
         return optimizer
@@ -492,12 +480,12 @@ def embeddings() -> None:
     RESULTS["embedding_pending"] = np.array(int(optimizer._iterations) % 2)
 
 
-def local_layers() -> None:
+def local_layers():
     """Ranks begin apart; all but the local layers are broadcast from the last rank, then there is one step of SGD."""
     draw = np.random.default_rng(8)
     x, y = draw.normal(size=(2, 8, 3)), draw.normal(size=(2, 8, 2))  # rank, sample, feature
 
-    def build() -> Any:
+    def build():
         model = keras.Sequential([keras.Input((3,)), *(keras.layers.Dense(n, dtype="float64") for n in (4, 2))])
         for layer in model.layers:
             weights = [np.random.default_rng([hvd.rank(), len(v.shape)]).normal(size=v.shape) for v in layer.variables]
@@ -534,21 +522,21 @@ class Own(keras.optimizers.RMSprop):
     """An optimizer class of a user's own, unknown to Keras until it is named at loading."""
 
 
-def resumed() -> None:
+def resumed():
     """Rank 0 alone loads what it saved and the others begin anew; after the broadcast they train on as if unbroken."""
     draw = np.random.default_rng(9)
     x, y = draw.normal(size=(4, 2, 8, 4)), draw.normal(size=(4, 2, 8, 3))  # step, rank, sample, feature
     file = FOLDER / "own.model.keras"
 
-    def build(seed: int) -> Any:
+    def build(seed):
         keras.utils.set_random_seed(seed)
         return keras.Sequential([keras.Input((4,)), keras.layers.Dense(3, dtype="float64")])
 
-    def steps(model: Any, numbers: range, ranks: list[int]) -> None:
+    def steps(model, numbers, ranks):
         for step in numbers:
             model.train_on_batch(np.concatenate(x[step, ranks]), np.concatenate(y[step, ranks]))
 
-    def compiled(model: Any, optimizer: Any) -> Any:
+    def compiled(model, optimizer):
         model.compile(optimizer=optimizer, loss="mse", jit_compile=False, run_eagerly=True)
         return model
 
@@ -579,16 +567,16 @@ def resumed() -> None:
     RESULTS["resumed/received"] = np.concatenate([flat(model.variables), flat(model.optimizer.variables)])
 
 
-def elastic_state() -> None:
+def elastic_state():
     """Horovod's `KerasState` keeps the weights and the optimizer's state, given TensorFlow's variables of both."""
     variables = [keras.Variable(np.full(3, hvd.rank() + 1.0), dtype="float64")]
     optimizer = DistributedOptimizer(ours.SGD(0.1, momentum=0.9))
     optimizer.build(variables)
 
-    def now() -> list[float]:
+    def now():
         return [*flat(variables), *flat(optimizer.variables), state.batch, state.epoch]
 
-    def move(batch: int) -> None:
+    def move(batch):
         optimizer.apply(mine(batch, variables), variables)
         state.batch, state.epoch = batch, batch + 1
 
@@ -613,11 +601,11 @@ def elastic_state() -> None:
     RESULTS.update({f"elastic/{name}": np.array(values) for name, values in history.items()})
 
 
-def process_sets() -> None:
+def process_sets():
     """Four ranks: [0, 2] and [1, 3] each average among themselves; then [0, 2] do, and 1 and 3 train alone."""
     own = EVEN if EVEN.included() else ODD
 
-    def make(**settings: Any) -> Callable[[], Any]:
+    def make(**settings):
         return lambda: ours.SGD(**({"learning_rate": 0.1, "momentum": 0.9} | settings))
 
     proof("sets_eager", make(), process_set=own)
@@ -637,7 +625,7 @@ def process_sets() -> None:
     optimizer = DistributedOptimizer(make()(), local_variables=[variables[2]], process_set=own)
     RESULTS["sets_local/received"] = train(optimizer, mine, variables)
 
-    def halved(step: int, variables: list[Any]) -> list[Any]:
+    def halved(step, variables):
         return [*averaged(step, variables, own.ranks)[:2], mine(step, variables)[2] / 2]
 
     RESULTS["sets_local/expected"] = train(make()(), halved, new_variables())
@@ -645,7 +633,7 @@ def process_sets() -> None:
     hvd.broadcast_object(None, root_rank=0)  # a rank that ends shuts Horovod down for the other set, too
 
 
-def refusals() -> None:
+def refusals():
     """Everything that must end in a message."""
     sgd = keras.optimizers.SGD
     accumulating = sgd(0.1, gradient_accumulation_steps=2)
@@ -659,7 +647,7 @@ def refusals() -> None:
     message("passes_loss_scale", lambda: DistributedOptimizer(scaled, backward_passes_per_step=2))
     message("process_set", lambda: DistributedOptimizer(sgd(), process_set=EVEN))
 
-    def check(optimizer: Any, **settings: Any) -> None:
+    def check(optimizer, **settings):
         model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
         model.compile(optimizer=optimizer, loss="mse", **settings)
         check_compiled_model(model)
@@ -674,7 +662,7 @@ def refusals() -> None:
     message("xla", lambda: in_graph(optimizer, variables, xla=True)(mine(0, variables)))
 
 
-def one_process() -> None:
+def one_process():
     """Started without a launcher: no Horovod call at all, and XLA is allowed."""
     proof("one_process", lambda: ours.SGD(0.1, momentum=0.9), graph=True)
     optimizer, variables = DistributedOptimizer(ours.SGD(0.1, momentum=0.9)), new_variables()
@@ -686,7 +674,7 @@ def one_process() -> None:
     RESULTS["one_process_xla/expected"] = RESULTS["one_process/expected"]
 
 
-def main() -> None:
+def main():
     """All proofs, in the same order on all ranks."""
     keras.config.set_floatx("float64")
     tf.config.threading.set_intra_op_parallelism_threads(1)

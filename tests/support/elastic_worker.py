@@ -13,30 +13,29 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any
 
 from common.training.checkpointer import Checkpointer
 
 JOIN_SECONDS = 60.0
 
 
-def main() -> None:
+def main():
     framework, events = sys.argv[1], Path(sys.argv[2])
     original = Checkpointer.save_if_due
 
-    def save_if_due(self: Checkpointer, trainer: Any) -> None:
+    def save_if_due(self, trainer):
         original(self, trainer)
         for number, event in enumerate(json.loads(events.read_text())):
             if (trainer.epoch, trainer.updates_done) == (event["epoch"], event["update"]):
                 happen(event, self, done=events.with_name(f"event-{number}"))
 
-    Checkpointer.save_if_due = save_if_due  # type: ignore[method-assign]
+    Checkpointer.save_if_due = save_if_due
     program = importlib.import_module(f"{framework}_impl.train")
     code = program.main(sys.argv[3:])
     program.exit_rank(code)
 
 
-def happen(event: dict[str, Any], checkpointer: Checkpointer, *, done: Path) -> None:
+def happen(event, checkpointer, *, done):
     if checkpointer.comm.rank != event.get("rank", 0) or done.exists():
         return
     done.touch()

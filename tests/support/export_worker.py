@@ -15,7 +15,7 @@ from common.trained.trained_model import read_trained_model
 from launch.__main__ import main as launch
 
 
-def export_all(target: str, runs: str) -> None:
+def export_all(target, runs):
     """Export every run, by the program that `launch export` starts, or by the command itself for ONNX.
 
     Args:

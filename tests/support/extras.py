@@ -9,7 +9,7 @@ from processes import environment
 PACKAGES = Path(__file__).resolve().parents[2] / ".venv.extras" / "lib" / "python3.11" / "site-packages"
 
 
-def environment_with_extras() -> dict[str, str]:
+def environment_with_extras():
     """Return the environment of a worker that sees this environment's packages and, before them, the extras."""
     if not (PACKAGES / "onnxruntime").exists():
         pytest.skip("MLflow, ONNX and Parquet are not installed in .venv.extras: make extras")

@@ -8,7 +8,7 @@ import json
 import os
 import resource
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,7 +51,7 @@ ODD_TEXT += [
     b"%s{0}$HOME",
     b"'",
 ]
-ODD_VALUES: list[Any] = [None, True, -1, 0, 1e308, float("nan"), "", "x" * 10_000, [], {}, [[]], {"a": None}, 10**400]
+ODD_VALUES = [None, True, -1, 0, 1e308, float("nan"), "", "x" * 10_000, [], {}, [[]], {"a": None}, 10**400]
 
 CHANGES = st.one_of(
     st.tuples(st.just("flip"), st.integers(0, 1 << 20), st.integers(1, 255)),
@@ -79,7 +79,7 @@ class Reader:
     cost: int = 1
 
 
-def changed(content: bytes, changes: list[tuple[str, int, int]]) -> bytes:
+def changed(content, changes):
     """Return a file's content after some changes, at places modulo its length."""
     for what, place, how in changes:
         at = place % (len(content) + 1)
@@ -97,15 +97,15 @@ def changed(content: bytes, changes: list[tuple[str, int, int]]) -> bytes:
     return content
 
 
-def with_other_value(content: bytes, place: int, value: Any) -> bytes:
+def with_other_value(content, place, value):
     """Return JSON, or lines of it, with one of its values replaced; other content as it is."""
     try:
         lines = [json.loads(line) for line in content.splitlines()] if content.count(b"\n{") else [json.loads(content)]
     except (ValueError, RecursionError):
         return content
-    spots: list[tuple[Any, Any]] = []
+    spots = []
 
-    def collect(node: Any) -> None:
+    def collect(node):
         for key, inner in node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ():
             spots.append((node, key))
             collect(inner)
@@ -120,7 +120,7 @@ def with_other_value(content: bytes, place: int, value: Any) -> bytes:
 
 
 @contextmanager
-def one_line(allowed: tuple[type[Exception], ...] = (UserError,)) -> Iterator[None]:
+def one_line(allowed=(UserError,)):
     """Fail if what is done meanwhile takes long, or ends in anything but success or a line."""
     began = time.monotonic()
     try:
@@ -131,7 +131,7 @@ def one_line(allowed: tuple[type[Exception], ...] = (UserError,)) -> Iterator[No
     assert time.monotonic() - began < MOST_SECONDS
 
 
-def check(reader: Reader, folder: Path, content: bytes, *, file: Path, given_path: Path) -> None:
+def check(reader, folder, content, *, file, given_path):
     """Read the content; fail on anything but an answer or a line, on long waits and on files that appear."""
     file.write_bytes(content)
     before = sorted(folder.rglob("*"))
@@ -141,7 +141,7 @@ def check(reader: Reader, folder: Path, content: bytes, *, file: Path, given_pat
     assert file.read_bytes() == content
 
 
-def check_damaged(reader: Reader, folder: Path) -> None:
+def check_damaged(reader, folder):
     """Read the valid file, which is an answer, then some that are changed at random."""
     file, given_path = reader.write(folder)
     valid = file.read_bytes()
@@ -152,32 +152,32 @@ def check_damaged(reader: Reader, folder: Path) -> None:
     )
 
 
-def check_odd(reader: Reader, folder: Path, contents: Sequence[bytes] = tuple(ODD_TEXT)) -> None:
+def check_odd(reader, folder, contents=tuple(ODD_TEXT)):
     """Read files that hold nothing else."""
     file, given_path = reader.write(folder)
     for content in contents:
         check(reader, folder, content, file=file, given_path=given_path)
 
 
-def try_each(values: st.SearchStrategy[Any], one: Callable[[Any], None], *, examples: int = EXAMPLES) -> None:
+def try_each(values, one, *, examples=EXAMPLES):
     """Call a function with drawn values, of the same seed in each run."""
 
     @seed(SEED)
     @settings(max_examples=examples, database=None, suppress_health_check=list(HealthCheck))
     @given(values)
-    def try_them(value: Any) -> None:
+    def try_them(value):
         one(value)
 
     try_them()
 
 
-def try_changes(valid: bytes, one: Callable[[bytes], None], *, cost: int = 1) -> None:
+def try_changes(valid, one, *, cost=1):
     """Call a function with valid content that is changed at random, EXAMPLES times, or of a slow one fewer times."""
     changes = st.lists(CHANGES, min_size=1, max_size=4)
     try_each(changes, lambda chosen: one(changed(valid, chosen)), examples=max(1, EXAMPLES // cost))
 
 
-def check_sparse(reader: Reader, folder: Path) -> None:
+def check_sparse(reader, folder):
     """Read a file of 10 GB that takes no place on the disk: one line, in little memory."""
     file, given_path = reader.write(folder)
     with file.open("r+b") as enlarged:
@@ -187,7 +187,7 @@ def check_sparse(reader: Reader, folder: Path) -> None:
 
 
 @contextmanager
-def in_bounds() -> Iterator[None]:
+def in_bounds():
     """Fail if what is done meanwhile takes long, or ask for much memory and get none."""
     limits = resource.getrlimit(resource.RLIMIT_DATA)
     used = int(Path("/proc/self/statm").read_text().split()[5]) * resource.getpagesize()

@@ -1,7 +1,6 @@
 """Jobs for servers of ranks (`rank_server.py`), each done once for all tests that look at it."""
 
 import os
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -106,6 +105,7 @@ def start_of(framework, *, launcher, arguments):
         threads=int(threads or share) if keras else None,
         onednn=(last_value("--onednn", arguments) or "auto") if keras else "auto",
         parts=parts if parts < start.size else 1,
+        multiworker="multiworker" in arguments,
         replicas=int(last_value("--replicas", arguments) or 1),
     )
 
@@ -135,10 +135,10 @@ def do_job(job, *, start, folder):
 class Jobs:
     """Does what a test asks for, once, and what that needs before it; each framework has a folder of its own."""
 
-    def __init__(self, folder: Path, jobs: Iterable[Job]) -> None:
+    def __init__(self, folder, jobs):
         self.folder = folder
         self.jobs = {job.name: job for job in jobs}
-        self._done: dict[tuple[str, str], list[Outcome] | str] = {}
+        self._done = {}
 
     def place(self, framework):
         """Return the folder of a framework, in which its jobs run."""

@@ -2,17 +2,16 @@
 
 import tempfile
 from pathlib import Path
-from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
-from rule_cases import BATCH_NORM_SETTINGS, BATCH_NORM_SHAPES, DTYPES, BatchNormData, batch_norm_data
+from rule_cases import BATCH_NORM_SETTINGS, BATCH_NORM_SHAPES, DTYPES, batch_norm_data
 
 from keras_impl.batch_norm import BatchNormalization
 
 
-def make(data: BatchNormData, dtype: str, **settings: Any) -> Any:
+def make(data, dtype, **settings):
     """A layer holding the data's scales, shifts and statistics."""
     layer = BatchNormalization(dtype=dtype, **settings)
     layer.build(data.x.shape[1:])
@@ -25,7 +24,7 @@ def make(data: BatchNormData, dtype: str, **settings: Any) -> Any:
     return layer
 
 
-def cases(results: dict[str, np.ndarray]) -> None:
+def cases(results):
     """Training steps and an inference batch for each case: eagerly, and in a graph that knows no batch size."""
     for dtype in DTYPES:
         for kind, shape in BATCH_NORM_SHAPES.items():
@@ -36,7 +35,7 @@ def cases(results: dict[str, np.ndarray]) -> None:
                     layer = make(data, dtype, **settings)
                     signature = [tf.TensorSpec([None, *shape[1:]], dtype)] * 2
 
-                    def step(x: Any, weight: Any, layer: Any = layer) -> Any:
+                    def step(x, weight, layer=layer):
                         with tf.GradientTape() as tape:
                             tape.watch(x)
                             y = layer(x, training=True)
@@ -55,7 +54,7 @@ def cases(results: dict[str, np.ndarray]) -> None:
                     results[f"{key}/inference"] = layer(tf.constant(data.x[0]), training=False).numpy()
 
 
-def other_ways(results: dict[str, np.ndarray]) -> None:
+def other_ways(results):
     """Another axis, frozen, float16 inputs, through `fit`, a saved file; and what is refused."""
     data = batch_norm_data("image", "float64")
     channels_first = make(data, "float64")
@@ -105,7 +104,7 @@ def other_ways(results: dict[str, np.ndarray]) -> None:
 
 def write(file):
     """Save the results."""
-    collected: dict[str, np.ndarray] = {}
+    collected = {}
     cases(collected)
     other_ways(collected)
     np.savez(file, **collected)

@@ -1,14 +1,12 @@
 """Runs the cases of `rule_cases` with `keras_impl.update_rules` on a server of ranks (`frameworks.results`)."""
 
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
-from rule_cases import DTYPES, HALF, OPTIMIZER_CASES, STEPS, OptimizerCase, Problem, problem
+from rule_cases import DTYPES, HALF, OPTIMIZER_CASES, STEPS, problem
 
 from keras_impl import update_rules
 from keras_impl.update_rules import export_state, import_state
@@ -22,31 +20,29 @@ CLASSES = {
 NAMES = ["0", "1"]
 
 
-def make(case: OptimizerCase, **more: Any) -> Any:
+def make(case, **more):
     """The case's optimizer; the learning rate is a wrong one, for the loop sets it."""
     return CLASSES[case.rule](**({"learning_rate": 123.0} | case.keras_settings() | more))
 
 
-def variables_of(data: Problem, dtype: str) -> list[Any]:
+def variables_of(data, dtype):
     """Keras variables holding the first values."""
     return [keras.Variable(start, dtype=dtype, name=f"w{index}") for index, start in enumerate(data.start)]
 
 
-def flat(variables: list[Any]) -> np.ndarray:
+def flat(variables):
     """All values in one vector."""
     return np.concatenate([variable.numpy().ravel() for variable in variables])
 
 
-def run(
-    optimizer: Any, variables: list[Any], data: Problem, rates: list[float] | None, steps: range, *, graph: bool = True
-) -> np.ndarray:
+def run(optimizer, variables, data, rates, steps, *, graph=True):
     """Steps on the problem, in one `tf.function` or eagerly; rates None leaves the optimizer's own schedule.
 
     Returns:
         Weights after each step (steps, entries).
     """
     optimizer.build(variables)
-    apply: Callable = tf.function(lambda gradients: optimizer.apply(gradients, variables))
+    apply = tf.function(lambda gradients: optimizer.apply(gradients, variables))
     weights = []
     for step in steps:
         if rates is not None:
@@ -61,17 +57,17 @@ def run(
 class ListedRates(keras.optimizers.schedules.LearningRateSchedule):
     """The rates of a list, by step."""
 
-    def __init__(self, rates: list[float]) -> None:
+    def __init__(self, rates):
         self.rates = rates
 
-    def __call__(self, step: Any) -> Any:
+    def __call__(self, step):
         return tf.gather(tf.constant(self.rates, dtype=keras.config.floatx()), tf.cast(step, "int64"))
 
-    def get_config(self) -> dict[str, Any]:
+    def get_config(self):
         return {"rates": self.rates}
 
 
-def rules(results: dict[str, np.ndarray]) -> None:
+def rules(results):
     """Every case: in a graph, eagerly, by schedule, and interrupted half-way in two ways of keeping the state."""
     for dtype in DTYPES:
         keras.config.set_floatx(dtype)
@@ -109,14 +105,14 @@ def rules(results: dict[str, np.ndarray]) -> None:
 class Weights(keras.layers.Layer):
     """A layer that is nothing but the problem's parameters."""
 
-    def build(self, input_shape: Any) -> None:
+    def build(self, input_shape):
         self.parameters = [self.add_weight(shape=shape, name=f"w{i}") for i, shape in enumerate([(3, 4), (5,)])]
 
-    def call(self, inputs: Any) -> Any:
+    def call(self, inputs):
         return inputs
 
 
-def saved_files(results: dict[str, np.ndarray]) -> None:
+def saved_files(results):
     """Half of the steps, a `.keras` file, the other half with what was loaded."""
     keras.config.set_floatx("float64")
     data = problem("float64")
@@ -137,11 +133,11 @@ def saved_files(results: dict[str, np.ndarray]) -> None:
         )
 
 
-def features(results: dict[str, np.ndarray]) -> None:
+def features(results):
     """What Keras adds to any optimizer, on one update from known numbers (w = 2, lr 0.5, weight decay 0.1)."""
     keras.config.set_floatx("float64")
 
-    def updated(optimizer: Any, *gradients: Any, start: Any = 2.0) -> np.ndarray:
+    def updated(optimizer, *gradients, start=2.0):
         variable = keras.Variable(start, dtype="float64", name="kernel")
         optimizer.build([variable])
         for gradient in gradients:
@@ -178,7 +174,7 @@ def features(results: dict[str, np.ndarray]) -> None:
     )
 
 
-def errors(results: dict[str, np.ndarray]) -> None:
+def errors(results):
     """Messages of what must be refused."""
     built, half = update_rules.Adam(0.1), update_rules.SGD(0.1, gradient_accumulation_steps=2)
     built.build([keras.Variable(np.zeros(3), name="kernel")])
@@ -209,7 +205,7 @@ def errors(results: dict[str, np.ndarray]) -> None:
 
 def write(file):
     """Save the results."""
-    collected: dict[str, np.ndarray] = {}
+    collected = {}
     rules(collected)
     saved_files(collected)
     features(collected)

@@ -1,13 +1,11 @@
 """A powercap tree and an NVML whose joules the tests set themselves."""
 
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
 
 from common.measurement.power_sources import ReadingError
 
 
-def make_zone(folder: Path, name: str, *, microjoules: int, largest: int | None = None) -> Path:
+def make_zone(folder, name, *, microjoules, largest=None):
     """Make a zone of the powercap tree and return its counter."""
     folder.mkdir(parents=True)
     (folder / "name").write_text(f"{name}\n")
@@ -39,30 +37,30 @@ class MadeNvml:
     calls: list[str] = field(default_factory=list)
     NVMLError = MadeNVMLError
 
-    def nvmlInit(self) -> None:  # noqa: N802
+    def nvmlInit(self):  # noqa: N802
         self.calls.append("init")
         _number(self.init or 0)
 
-    def nvmlShutdown(self) -> None:  # noqa: N802
+    def nvmlShutdown(self):  # noqa: N802
         self.calls.append("shutdown")
 
-    def nvmlDeviceGetCount(self) -> int:  # noqa: N802
+    def nvmlDeviceGetCount(self):  # noqa: N802
         return _number(self.count or len(self.gpus))
 
-    def nvmlDeviceGetHandleByIndex(self, index: int) -> MadeGpu:  # noqa: N802
+    def nvmlDeviceGetHandleByIndex(self, index):  # noqa: N802
         return self.gpus[index]
 
-    def nvmlDeviceGetUUID(self, handle: Any) -> str:  # noqa: N802
+    def nvmlDeviceGetUUID(self, handle):  # noqa: N802
         return f"GPU-{next(index for index, gpu in enumerate(self.gpus) if gpu is handle)}"
 
-    def nvmlDeviceGetTotalEnergyConsumption(self, handle: MadeGpu) -> int:  # noqa: N802
+    def nvmlDeviceGetTotalEnergyConsumption(self, handle):  # noqa: N802
         return _number(handle.millijoules)
 
-    def nvmlDeviceGetPowerUsage(self, handle: MadeGpu) -> int:  # noqa: N802
+    def nvmlDeviceGetPowerUsage(self, handle):  # noqa: N802
         return _number(handle.milliwatts)
 
 
-def _number(reported: int | str) -> int:
+def _number(reported):
     if isinstance(reported, str):
         raise MadeNVMLError(reported)
     return reported
@@ -74,7 +72,7 @@ class Meter:
 
     value: float | str = 0.0
 
-    def __call__(self) -> float:
+    def __call__(self):
         if isinstance(self.value, str):
             raise ReadingError(self.value)
         return self.value

@@ -1,9 +1,14 @@
 """Programs that would be there on another machine, made for a test: calls are written down and answered from a list."""
 
 import json
+import os
+import signal
 import sys
 from collections.abc import Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+
+import psutil
 
 _PROGRAM = """#!{python} -S
 import json, os, sys, time
@@ -19,6 +24,25 @@ for answer in json.loads((here / {name!r}).with_suffix(".answers").read_text()):
         sys.stderr.write(answer["err"])
         sys.exit(answer["code"])
 """
+
+
+def is_running(process):
+    """Return whether a process of this number still runs; one that ended and was not waited for does not."""
+    try:
+        return psutil.Process(process).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+@contextmanager
+def ended_with_the_test(process):
+    """Kill what was started in a session of its own, with all of that session, where a test has not ended it."""
+    try:
+        yield process
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ from analysis.projection.efficiency import Efficiencies
 from analysis.projection.fitting import Steps
 from analysis.projection.measured import MeasuredStep
 from analysis.projection.peaks import Peaks
-from analysis.projection.study import Study, study_of
+from analysis.projection.study import study_of
 
 MACHINE = "made, 2 cores"
 PEAKS = {
@@ -21,7 +21,7 @@ PLANTED = Efficiencies(
 )  # fmt: skip
 
 
-def made_steps(*, framework: str = "torch", noise: float = 0.0, planted: Efficiencies = PLANTED) -> list[MeasuredStep]:
+def made_steps(*, framework="torch", noise=0.0, planted=PLANTED):
     """Return steps of five models, three batch sizes, one and two threads, and two ranks.
 
     Args:
@@ -44,7 +44,7 @@ def made_steps(*, framework: str = "torch", noise: float = 0.0, planted: Efficie
     ]
 
 
-def made_study() -> Study:
+def made_study():
     """Return the study of steps of both frameworks."""
     steps = [*made_steps(noise=0.1), *made_steps(framework="keras", noise=0.1)]
     return study_of(steps, machine=MACHINE, date="2026-01-01", packages={"numpy": "2.0"}, peaks=list(PEAKS.values()))

@@ -8,9 +8,6 @@ import os
 import resource
 import threading
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -25,16 +22,16 @@ from common.training import checkpointer, run_setup, schedule
 FILLER = "filler"
 
 
-def _module(framework: str, name: str) -> Any:
+def _module(framework, name):
     return importlib.import_module(f"{framework}_impl.{name}")
 
 
-def _rank() -> int:
+def _rank():
     return launcher_rank(os.environ)
 
 
 @contextlib.contextmanager
-def unaveraged(framework: str) -> Iterator[None]:
+def unaveraged(framework):
     """Let every rank learn from its own gradients, as Horovod's own optimizer silently does under Keras 3."""
     if framework == "keras":
         exchange = _module("keras", "gradient_exchange").GradientExchange
@@ -47,13 +44,13 @@ def unaveraged(framework: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def spoiled_average(framework: str) -> Iterator[None]:
+def spoiled_average(framework):
     """Let rank 1 take part in the averaging and then learn from something else."""
     if framework == "keras":
         exchange = _module("keras", "gradient_exchange").GradientExchange
         average = exchange.__call__
 
-        def call(self: Any, gradients: Any, variables: Any) -> list[Any]:
+        def call(self, gradients, variables):
             return [gradient * (1.5 if _rank() == 1 else 1.0) for gradient in average(self, gradients, variables)]
 
         with mock.patch.object(exchange, "__call__", call):
@@ -62,11 +59,11 @@ def spoiled_average(framework: str) -> Iterator[None]:
         distributed = _module("torch", "distributed")
         wrap = distributed.wrap_optimizer
 
-        def wrapped(optimizer: Any, **options: Any) -> Any:
+        def wrapped(optimizer, **options):
             distributed_optimizer = wrap(optimizer, **options)
             synchronize = distributed_optimizer.synchronize
 
-            def spoil() -> None:
+            def spoil():
                 synchronize()
                 for group in distributed_optimizer.param_groups:
                     for parameter in group["params"]:
@@ -80,18 +77,18 @@ def spoiled_average(framework: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def without_gpu(framework: str) -> Iterator[None]:
+def without_gpu(framework):
     """Let ranks share a GPU where there is none: all that is done for it runs in host memory."""
     with mock.patch.object(_module(framework, "distributed"), "choose_gpu", lambda gpus, **_: None):
         yield
 
 
 @contextlib.contextmanager
-def unlike_starts(framework: str, *, broadcast: bool) -> Iterator[None]:
+def unlike_starts(framework, *, broadcast):
     """Let rank 1 draw other first weights, with or without the broadcast that fixes it."""
     draw = run_setup.draw_initial_weights
 
-    def drawn(spec: Any, *, seed: int, **options: Any) -> Any:
+    def drawn(spec, *, seed, **options):
         return draw(spec, seed=seed + _rank(), **options)
 
     distributed = _module(framework, "distributed")
@@ -104,7 +101,7 @@ def unlike_starts(framework: str, *, broadcast: bool) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def unsharded(framework: str) -> Iterator[None]:
+def unsharded(framework):
     """Let every rank take rank 0's samples."""
     rank_slice = batches.rank_slice
     with mock.patch.object(batches, "rank_slice", lambda step, *, rank, **options: rank_slice(step, rank=0, **options)):
@@ -112,7 +109,7 @@ def unsharded(framework: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def unscaled(framework: str, *, ranks: set[int]) -> Iterator[None]:
+def unscaled(framework, *, ranks):
     """Let some ranks forget to scale their learning rate."""
     scale = schedule.scale_factor
     with mock.patch.object(
@@ -122,12 +119,12 @@ def unscaled(framework: str, *, ranks: set[int]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def one_differs(framework: str) -> Iterator[None]:
+def one_differs(framework):
     """Change the last bit of one value on the last rank where weights are read for the check."""
     state = _module(framework, "state")
     get_weights = state.get_weights
 
-    def changed(*arguments: Any, **options: Any) -> Any:
+    def changed(*arguments, **options):
         weights = get_weights(*arguments, **options)
         if _rank() == 1:
             weights["fc2.bias"][3] = np.nextafter(weights["fc2.bias"][3], np.float32(np.inf))
@@ -138,16 +135,16 @@ def one_differs(framework: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def full_disk(framework: str, *, room_bytes: int) -> Iterator[None]:
+def full_disk(framework, *, room_bytes):
     """Let the disk be full when the first checkpoint is to be written: really full where it is a small one of its own.
 
     Elsewhere no file may grow beyond the room that is left, by the system's limit on the size of files.
     """
     save = checkpointer.save_checkpoint
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    fillers: list[Path] = []
+    fillers = []
 
-    def fill_and_save(run_folder: Path, *arguments: Any, **options: Any) -> None:
+    def fill_and_save(run_folder, *arguments, **options):
         disk = run_folder.parent
         if disk.is_mount():
             fillers.append(disk / FILLER)
@@ -170,11 +167,11 @@ def full_disk(framework: str, *, room_bytes: int) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def stuck_source(framework: str) -> Iterator[None]:
+def stuck_source(framework):
     """Let the last of two ranks wait for ever for its fifth batch, as for a file system that does not answer."""
     gather, count = batches.gather, itertools.count(1)
 
-    def stuck(*arguments: Any) -> Any:
+    def stuck(*arguments):
         if _rank() == 1 and next(count) == 5:
             threading.Event().wait()
         return gather(*arguments)
@@ -189,11 +186,11 @@ SLOW_SECONDS = 0.1
 
 
 @contextlib.contextmanager
-def slow_source(framework: str, *, ranks: set[int]) -> Iterator[None]:
+def slow_source(framework, *, ranks):
     """Let every batch of some ranks take its time to be made."""
     gather = batches.gather
 
-    def slowly(*arguments: Any) -> Any:
+    def slowly(*arguments):
         if _rank() in ranks:
             time.sleep(SLOW_SECONDS)
         return gather(*arguments)
@@ -203,16 +200,16 @@ def slow_source(framework: str, *, ranks: set[int]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def slow_model(framework: str) -> Iterator[None]:
+def slow_model(framework):
     """Let every step take its time to be computed."""
     loop = _module(framework, "loop")
     loss_per_sample = loop.loss_per_sample
 
-    def wait(outputs: Any) -> Any:
+    def wait(outputs):
         time.sleep(SLOW_SECONDS)
         return outputs
 
-    def losses(outputs: Any, *arguments: Any, **options: Any) -> Any:
+    def losses(outputs, *arguments, **options):
         if framework == "torch":
             return loss_per_sample(wait(outputs), *arguments, **options)
         late = loop.tf.numpy_function(wait, [outputs], outputs.dtype)
@@ -224,11 +221,11 @@ def slow_model(framework: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def stopped(framework: str, *, epoch: int, steps: int) -> Iterator[None]:
+def stopped(framework, *, epoch, steps):
     """End a run inside an epoch on all ranks, after so many steps of it and before these are in a checkpoint."""
     save_if_due = checkpointer.Checkpointer.save_if_due
 
-    def ended(self: Any, trainer: Any) -> None:
+    def ended(self, trainer):
         if trainer.epoch == epoch and self.setup.steps_of_epoch(epoch) - trainer.steps_left >= steps:
             raise UserError("stopped by the test. Received: a patch. Resume it")
         save_if_due(self, trainer)
@@ -238,7 +235,7 @@ def stopped(framework: str, *, epoch: int, steps: int) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def shallow(framework: str) -> Iterator[None]:
+def shallow(framework):
     """Let the deep model have one block per stage: all its kinds of layers, in a fifth of the time."""
     blocks = (1, 1, 1, 1)
     with contextlib.ExitStack() as patches:
@@ -251,7 +248,7 @@ def shallow(framework: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def without_compiler(framework: str) -> Iterator[None]:
+def without_compiler(framework):
     """Let PyTorch trace both passes as for its compiler, and run what it traced as it is."""
     if framework == "keras":
         yield
@@ -259,7 +256,7 @@ def without_compiler(framework: str) -> Iterator[None]:
     torch = importlib.import_module("torch")
     compiler = torch.compile
 
-    def traced(function: Any, *, options: dict[str, Any], **others: Any) -> Any:
+    def traced(function, *, options, **others):
         return compiler(function, backend="aot_eager", **others)
 
     with mock.patch.object(torch, "compile", traced):
@@ -267,11 +264,11 @@ def without_compiler(framework: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def worker_leaves(framework: str) -> Iterator[None]:
+def worker_leaves(framework):
     """Let worker 1 draw only two batches of every segment."""
     items = client.Client.items
 
-    def few(self: Any, first: int, stop: int) -> Iterator[int]:
+    def few(self, first, stop):
         return itertools.islice(items(self, first, stop), 2 if _rank() == 1 else None)
 
     with mock.patch.object(client.Client, "items", few):
@@ -279,19 +276,19 @@ def worker_leaves(framework: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def unweighted_statistics(framework: str) -> Iterator[None]:
+def unweighted_statistics(framework):
     """Let ranks with unequal parts of a batch count alike where the statistics of BatchNorm are averaged."""
     distributed = _module(framework, "distributed")
     average = distributed.average_batch_norm
 
-    def unweighted(state: Any, *, comm: Any, weight: float = 1.0) -> None:
+    def unweighted(state, *, comm, weight=1.0):
         average(state, comm=comm)
 
     with mock.patch.object(distributed, "average_batch_norm", unweighted):
         yield
 
 
-PATCHES: dict[str, Callable[[str], contextlib.AbstractContextManager[None]]] = {
+PATCHES = {
     "": lambda framework: contextlib.nullcontext(),
     "unaveraged": unaveraged,
     "spoiled_average": spoiled_average,

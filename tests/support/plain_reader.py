@@ -13,7 +13,7 @@ import numpy as np
 class Blocked:
     """Finds no module of this project."""
 
-    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
+    def find_spec(self, name, path=None, target=None):
         """Raise ModuleNotFoundError for ours."""
         if name.split(".")[0] in ("common", "torch_impl", "keras_impl", "launch", "analysis"):
             raise ModuleNotFoundError(f"{name} is blocked")
@@ -22,7 +22,7 @@ class Blocked:
 sys.meta_path.insert(0, Blocked())
 
 
-def outputs_torch(file: Path, images: np.ndarray) -> np.ndarray:
+def outputs_torch(file, images):
     """Read a `state_dict` into modules written here for the test: the names are the file's."""
     import torch
     from torch import nn
@@ -35,7 +35,7 @@ def outputs_torch(file: Path, images: np.ndarray) -> np.ndarray:
             library.define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
         from torchvision.models import resnet34
 
-        model: nn.Module = resnet34(num_classes=len(state["fc.bias"]))
+        model = resnet34(num_classes=len(state["fc.bias"]))
         model.conv1 = nn.Conv2d(images.shape[3], 64, 7, stride=2, padding=3, bias=False)
     else:
         model = nn.Sequential(OrderedDict(_torch_layers(name, state)))
@@ -44,14 +44,14 @@ def outputs_torch(file: Path, images: np.ndarray) -> np.ndarray:
         return model.eval()(torch.from_numpy(images.transpose(0, 3, 1, 2).copy())).numpy()
 
 
-def _torch_layers(name: str, state: dict) -> list:
+def _torch_layers(name, state):
     from torch import nn
 
-    def convolution(layer: str) -> tuple:
+    def convolution(layer):
         outputs, inputs, kernel, _ = state[f"{layer}.weight"].shape
         return layer, nn.Conv2d(inputs, outputs, kernel)
 
-    def dense(layer: str) -> tuple:
+    def dense(layer):
         return layer, nn.Linear(*reversed(state[f"{layer}.weight"].shape), bias=f"{layer}.bias" in state)
 
     last = [("flatten", nn.Flatten()), dense("fc1"), ("a", nn.Sigmoid() if name == "mlp" else nn.ReLU()), dense("fc2")]
@@ -68,14 +68,14 @@ def _torch_layers(name: str, state: dict) -> list:
     return last
 
 
-def outputs_keras(file: Path, images: np.ndarray) -> np.ndarray:
+def outputs_keras(file, images):
     """Open a `.keras` file."""
     import keras
 
     return keras.saving.load_model(file).predict_on_batch(images)
 
 
-def outputs_onnx(file: Path, images: np.ndarray) -> np.ndarray:
+def outputs_onnx(file, images):
     """Run a graph with onnxruntime."""
     import onnxruntime
 
@@ -83,7 +83,7 @@ def outputs_onnx(file: Path, images: np.ndarray) -> np.ndarray:
     return session.run(["outputs"], {"images": images.transpose(0, 3, 1, 2)})[0]
 
 
-def main() -> None:
+def main():
     """Read the model of every run."""
     target, runs = sys.argv[1], Path(sys.argv[2])
     try:

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,7 +21,7 @@ HANG_SECONDS = 400  # bound for a whole start, on a machine that has much else t
 END_SECONDS = 60  # bound for the end of a program after a signal to end
 
 
-def environment() -> dict[str, str]:
+def environment():
     """Environment of a worker: this Python's executables first, the project importable, CPU only, few threads."""
     return os.environ | {
         "PATH": f"{BIN}{os.pathsep}{os.environ.get('PATH', '')}",
@@ -38,7 +37,7 @@ def environment() -> dict[str, str]:
     }
 
 
-def launcher_command(launcher: str) -> list[str]:
+def launcher_command(launcher):
     """Return the command before the program.
 
     Args:
@@ -62,12 +61,12 @@ class Finished:
     stderr: str
 
 
-def child_environment(folder: Path) -> dict[str, str]:
+def child_environment(folder):
     """Environment of a trainer: a cache of its own."""
     return environment() | {"HOROVOD_TWINS_CACHE": str(folder / "cache"), "PYTHONUNBUFFERED": "1"}
 
 
-def start_command(command: Sequence[str], *, folder: Path) -> subprocess.Popen[str]:
+def start_command(command, *, folder):
     """Start a program in a session of its own, so that all its processes can be killed together."""
     return subprocess.Popen(
         command,
@@ -81,12 +80,12 @@ def start_command(command: Sequence[str], *, folder: Path) -> subprocess.Popen[s
     )
 
 
-def run_command(command: Sequence[str], *, folder: Path) -> Finished:
+def run_command(command, *, folder):
     """Run a program to its end; one that hangs is killed with all its processes, its exit code is 124."""
     return finish(start_command(command, folder=folder), within_seconds=HANG_SECONDS)
 
 
-def finish(process: subprocess.Popen[str], *, within_seconds: float) -> Finished:
+def finish(process, *, within_seconds):
     """Wait for the end of a program, as `run_command` does."""
     try:
         stdout, stderr = process.communicate(timeout=within_seconds)
@@ -97,7 +96,7 @@ def finish(process: subprocess.Popen[str], *, within_seconds: float) -> Finished
         return Finished(124, stdout, f"{stderr}\nnot ended after {within_seconds} s")
 
 
-def wait_until(condition: Callable[[], bool], *, process: subprocess.Popen[str]) -> None:
+def wait_until(condition, *, process):
     """Wait for something that a program does; fail if it ends before."""
     deadline = time.monotonic() + HANG_SECONDS
     while not condition():
@@ -106,12 +105,12 @@ def wait_until(condition: Callable[[], bool], *, process: subprocess.Popen[str])
         time.sleep(0.05)
 
 
-def train_command(framework: str, arguments: Sequence[str]) -> list[str]:
+def train_command(framework, arguments):
     """Return the command of a trainer as one process."""
     return [sys.executable, str(ROOT / f"{framework}_impl/train.py"), *arguments]
 
 
-def rank_processes(launcher: int) -> dict[str, psutil.Process]:
+def rank_processes(launcher):
     """Return rank -> process, of the trainers that a launcher has started."""
     found = {}
     for process in psutil.Process(launcher).children(recursive=True):
@@ -122,7 +121,7 @@ def rank_processes(launcher: int) -> dict[str, psutil.Process]:
     return found
 
 
-def recording_command(framework: str, arguments: Sequence[str], *, codes: Path) -> list[str]:
+def recording_command(framework, arguments, *, codes):
     """Return the same in a shell that writes the exit code of its rank into a file of the folder `codes`."""
     script = f"""
         trap '' TERM  # a launcher kills ranks when the first has ended with an error; the code is written first
@@ -136,6 +135,6 @@ def recording_command(framework: str, arguments: Sequence[str], *, codes: Path) 
     return ["bash", str(file)]
 
 
-def our_lines(text: str) -> list[str]:
+def our_lines(text):
     """Return the lines that a trainer wrote as an error, whatever tag a launcher has put before them."""
     return [line for line in text.splitlines() if re.search(r"_impl/\w+\.py: error: |interrupted by SIG", line)]

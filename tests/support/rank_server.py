@@ -22,10 +22,8 @@ import time
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import psutil
-import pytest
 from processes import environment, launcher_command
 
 ADDRESS = "TWINS_RANKS"  # variable with the broker's socket
@@ -46,6 +44,7 @@ class Start:
         parts: ranks that hold a copy of the model, where there are several copies: Horovod's process sets.
         replicas: of TensorFlow's devices.
         timeline: whether Horovod has to know of a timeline.
+        multiworker: whether TensorFlow has to know of its own collective operations.
     """
 
     framework: str
@@ -55,16 +54,17 @@ class Start:
     parts: int = 1
     replicas: int = 1
     timeline: bool = False
+    multiworker: bool = False
 
     @property
-    def size(self) -> int:
+    def size(self):
         """Number of ranks."""
         return 1 if self.launcher == "none" else int(self.launcher[-1])
 
     @property
-    def variables(self) -> dict[str, str]:
+    def variables(self):
         """The environment of the ranks. Horovod's thread looks rarely, so that an idle rank takes no time of a core."""
-        looking = {} if self.parts > 1 else {"HOROVOD_TWINS_IDLE_MS": "60"}
+        looking = {} if self.parts > 1 else {"HOROVOD_TWINS_IDLE_MS": "250"}
         return environment() | looking | {"PYTHONUNBUFFERED": "1"}
 
 
@@ -72,7 +72,7 @@ class ServerError(AssertionError):
     """The ranks of a server died or hung in a job."""
 
 
-def do(start: Start, job: dict[str, Any], *, seconds: float) -> list[dict[str, Any]]:
+def do(start, job, *, seconds):
     """Let the ranks of a start do a job; return what each of them answers, in the order of ranks.
 
     Args:
@@ -91,7 +91,7 @@ def do(start: Start, job: dict[str, Any], *, seconds: float) -> list[dict[str, A
     return answer["ranks"]
 
 
-def _ask(connection: socket.socket, request: Any) -> Any:
+def _ask(connection, request):
     with connection.makefile("rw") as file:
         file.write(json.dumps(request) + "\n")
         file.flush()
@@ -102,12 +102,12 @@ def _ask(connection: socket.socket, request: Any) -> Any:
 class Server:
     """The ranks of one start."""
 
-    def __init__(self, number: int, start: Start, *, broker: "Broker") -> None:
+    def __init__(self, number, start, *, broker):
         self.start = start
         self.busy = True
         self.idle_since = time.monotonic()
         self.jobs = 0
-        self.ranks: dict[int, tuple[socket.socket, int]] = {}  # -> its connection and process
+        self.ranks = {}  # -> its connection and process
         self.output = broker.folder / f"server-{number}"
         command = [*launcher_command(start.launcher), sys.executable, str(WORKER)]
         arguments = [str(broker.address), str(number), json.dumps(asdict(start))]
@@ -122,10 +122,10 @@ class Server:
                 start_new_session=True,
             )
 
-    def is_alive(self) -> bool:
+    def is_alive(self):
         return self.process.poll() is None
 
-    def do(self, job: dict[str, Any], *, seconds: float) -> list[dict[str, Any]]:
+    def do(self, job, *, seconds):
         """Send a job to all ranks and wait for their answers.
 
         Raises:
@@ -146,7 +146,7 @@ class Server:
             raise ServerError(self._failure(f"died in the job {job['name']}")) from None
         return answers
 
-    def _answer(self, rank: int, *, deadline: float) -> dict[str, Any]:
+    def _answer(self, rank, *, deadline):
         connection, _ = self.ranks[rank]
         connection.settimeout(max(deadline - time.monotonic(), 0.01))
         content = b""
@@ -157,11 +157,11 @@ class Server:
             content += part
         return json.loads(content)
 
-    def _failure(self, what: str) -> str:
+    def _failure(self, what):
         tail = self.output.read_text(errors="replace")[-3000:]
         return f"{self.start.framework} on {self.start.launcher}: the server of ranks {what}.\n{tail}"
 
-    def end(self) -> None:
+    def end(self):
         """End all processes of the server."""
         processes = [process for _, process in self.ranks.values()]
         if self.is_alive():
@@ -177,19 +177,19 @@ class Server:
 class Broker:
     """Keeps servers and hands them jobs; one thread for each connection."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.folder = Path(tempfile.mkdtemp(prefix="ranks-"))
         self.address = self.folder / "socket"
         self.started = self.done = 0
-        self._servers: dict[Start, Server] = {}
-        self._by_number: dict[int, Server] = {}
+        self._servers = {}
+        self._by_number = {}
         self._changed = threading.Condition()
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(str(self.address))
         self._listener.listen(64)
         threading.Thread(target=self._accept, name="ranks", daemon=True).start()
 
-    def close(self) -> None:
+    def close(self):
         """End all servers."""
         self._listener.close()
         with self._changed:
@@ -198,7 +198,7 @@ class Broker:
             self._servers.clear()
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def _accept(self) -> None:
+    def _accept(self):
         while True:
             try:
                 connection, _ = self._listener.accept()
@@ -206,7 +206,7 @@ class Broker:
                 return
             threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
 
-    def _serve(self, connection: socket.socket) -> None:
+    def _serve(self, connection):
         """Take a rank that has started, or do a job for a test."""
         reader = connection.makefile("r")
         line = reader.readline()
@@ -227,7 +227,7 @@ class Broker:
             connection.sendall(json.dumps(answer).encode() + b"\n")
         connection.close()
 
-    def _do(self, start: Start, job: dict[str, Any], *, seconds: float) -> list[dict[str, Any]]:
+    def _do(self, start, job, *, seconds):
         server = self._take(start)
         try:
             answers = server.do(job, seconds=seconds)
@@ -242,7 +242,7 @@ class Broker:
                 self._changed.notify_all()
         return answers
 
-    def _take(self, start: Start) -> Server:
+    def _take(self, start):
         """Return a server that does nothing, and is now busy; start it if needed."""
         with self._changed:
             while True:
@@ -263,7 +263,7 @@ class Broker:
         self._wait_for_ranks(server)
         return server
 
-    def _has_room(self) -> bool:
+    def _has_room(self):
         """Return whether one more server may start; end the one that has been idle longest if that makes room."""
         if len(self._servers) < MOST_LIVE:
             return True
@@ -272,7 +272,7 @@ class Broker:
             self._drop(min(idle, key=lambda server: server.idle_since))
         return bool(idle)
 
-    def _wait_for_ranks(self, server: Server) -> None:
+    def _wait_for_ranks(self, server):
         deadline = time.monotonic() + START_SECONDS
         with self._changed:
             while len(server.ranks) < server.start.size:
@@ -281,11 +281,11 @@ class Broker:
                     raise ServerError(server._failure("did not start"))
                 self._changed.wait(timeout=0.2)
 
-    def _end(self, server: Server) -> None:
+    def _end(self, server):
         with self._changed:
             self._drop(server)
 
-    def _drop(self, server: Server) -> None:
+    def _drop(self, server):
         """End a server; the caller holds the lock."""
         server.end()
         if self._servers.get(server.start) is server:
@@ -295,17 +295,17 @@ class Broker:
 
 # The plugin: the broker lives in the process that runs pytest, beside the workers of xdist.
 
-_broker: Broker | None = None
+_broker = None
 
 
-def pytest_configure(config: pytest.Config) -> None:
+def pytest_configure(config):
     global _broker
     if ADDRESS not in os.environ and not config.option.collectonly:
         _broker = Broker()
         os.environ[ADDRESS] = str(_broker.address)
 
 
-def pytest_unconfigure() -> None:
+def pytest_unconfigure():
     global _broker
     if _broker:
         _broker.close()
@@ -313,6 +313,6 @@ def pytest_unconfigure() -> None:
         del os.environ[ADDRESS]
 
 
-def pytest_terminal_summary(terminalreporter: Any) -> None:
+def pytest_terminal_summary(terminalreporter):
     if _broker and _broker.done:
         terminalreporter.write_line(f"servers of ranks: {_broker.started} starts for {_broker.done} jobs")

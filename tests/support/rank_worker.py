@@ -18,10 +18,8 @@ import socket
 import sys
 import threading
 import traceback
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 from patches import PATCHES
@@ -36,7 +34,7 @@ OUTPUTS = 20
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
-def import_framework(start: dict[str, Any]) -> None:
+def import_framework(start):
     """Import a framework as its trainer does.
 
     TensorFlow takes its threads and devices before its first operation, and a job that is refused may end before it
@@ -51,7 +49,7 @@ def import_framework(start: dict[str, Any]) -> None:
     importlib.import_module(f"{framework}_impl.train")
 
 
-def reset_torch() -> None:
+def reset_torch():
     torch = importlib.import_module("torch")
     torch.set_default_dtype(torch.float32)
     torch.manual_seed(0)
@@ -60,7 +58,7 @@ def reset_torch() -> None:
         torch.compiler.reset()  # it refuses to compile a function more than a few times
 
 
-def reset_keras() -> None:
+def reset_keras():
     keras = importlib.import_module("keras")
     keras.config.set_floatx("float32")
     keras.config.set_image_data_format("channels_last")
@@ -70,10 +68,10 @@ def reset_keras() -> None:
     keras.utils.set_random_seed(0)
 
 
-RESET: dict[str, Callable[[], None]] = {"torch": reset_torch, "keras": reset_keras}
+RESET = {"torch": reset_torch, "keras": reset_keras}
 
 
-def ignore_closed_pipe(error: threading.ExceptHookArgs) -> None:
+def ignore_closed_pipe(error):
     """Show the error of a thread, unless it is one that waited for signals of a job that has ended."""
     if error.thread is None or error.thread.name != "signals":
         threading.__excepthook__(error)
@@ -82,14 +80,14 @@ def ignore_closed_pipe(error: threading.ExceptHookArgs) -> None:
 class Traces:
     """What a job may leave in a process, as it was before the first one."""
 
-    def __init__(self, framework: str) -> None:
+    def __init__(self, framework):
         self._reset_framework = RESET[framework]
         self.variables = dict(os.environ)
         self.folder = Path.cwd()
         self.signals = {number: signal.getsignal(number) for number in SIGNALS}
         self.words, self.paths, self.hook = list(sys.argv), list(sys.path), sys.excepthook
 
-    def remove(self) -> None:
+    def remove(self):
         """Make the process what it was."""
         stop_watch()
         os.chdir(self.folder)
@@ -108,7 +106,7 @@ class Traces:
         gc.collect()
 
 
-def folder_hash(folder: Path) -> str:
+def folder_hash(folder):
     """Return a hash of the names and bytes of all files in a folder."""
     whole = hashlib.blake2b(digest_size=16)
     for file in sorted(folder.rglob("*")):
@@ -117,7 +115,7 @@ def folder_hash(folder: Path) -> str:
     return whole.hexdigest()
 
 
-def outputs_of(framework: str, run: str) -> list[list[float]]:
+def outputs_of(framework, run):
     """Return the linear outputs of a run's model for the first test images, as this framework computes them."""
     model = read_trained_model(Path(run))
     images = load_dataset(model.config.data.dataset).test.images[:OUTPUTS]
@@ -125,14 +123,14 @@ def outputs_of(framework: str, run: str) -> list[list[float]]:
     return build(model)(normalize(images, model.table(images.dtype))).tolist()
 
 
-def function_of(program: str) -> Callable[..., Any]:
+def function_of(program):
     """Return the function of "module:function", or of a script's path in the place of the module."""
     module, name = program.rsplit(":", 1)
     functions = runpy.run_path(module) if module.endswith(".py") else vars(importlib.import_module(module))
     return functions[name]
 
 
-def run_program(framework: str, program: str, arguments: list[str]) -> SimpleNamespace:
+def run_program(framework, program, arguments):
     """Run a program of a framework, or a function `module:function` with the arguments; return its code and value."""
     if program == "outputs":
         return SimpleNamespace(code=0, value=outputs_of(framework, *arguments))
@@ -141,7 +139,7 @@ def run_program(framework: str, program: str, arguments: list[str]) -> SimpleNam
     return SimpleNamespace(code=importlib.import_module(f"{framework}_impl.{program}").main(arguments), value=None)
 
 
-def do(framework: str, job: dict[str, Any]) -> dict[str, Any]:
+def do(framework, job):
     """Do a job; return its exit code, all that it printed, and what else it asks for."""
     os.chdir(job["folder"])
     os.environ.update(job["variables"])
@@ -169,7 +167,7 @@ def do(framework: str, job: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def main() -> None:
+def main():
     """Do jobs until the broker ends the connection."""
     address, server, start = sys.argv[1], int(sys.argv[2]), json.loads(sys.argv[3])
     framework = start["framework"]

@@ -22,13 +22,14 @@ As root mpirun, and so horovodrun --mpi, wants OMPI_ALLOW_RUN_AS_ROOT and OMPI_A
 """
 
 import os
+import random
 import shutil
 import socket
 import subprocess
 import sys
 import tempfile
 import time
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -115,7 +116,7 @@ class Slurm:
 
     def command(self, *command):
         """Run a command of Slurm, or a program that calls one, and return what it prints; it must succeed."""
-        done = subprocess.run(command, env=self.environment, capture_output=True, text=True)
+        done = subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=WAIT_SECONDS)
         assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
         return done.stdout
 
@@ -188,9 +189,15 @@ def _fill(folder, *, binds):
 
 
 def _free_ports(count):
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
-        return [opened.getsockname()[1] for opened in sockets]
+    """Return ports that are free and that the system gives to nobody until Slurm has taken them."""
+    first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    found = []
+    for port in random.sample(range(first // 2, first), first // 2):
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            found.append(port)
+        if len(found) == count:
+            return found
+    raise AssertionError("no free ports")
 
 
 @contextmanager
@@ -224,7 +231,8 @@ def _wait_for_nodes(slurm, process, log):
         assert process.poll() is None and time.monotonic() < deadline, log.read_text(errors="replace")
         time.sleep(POLL_SECONDS)
         shown = ["sinfo", "--noheader", "--Node", "--format=%t"]
-        states = subprocess.run(shown, env=slurm.environment, capture_output=True, text=True).stdout.split()
+        shown = subprocess.run(shown, env=slurm.environment, capture_output=True, text=True, timeout=WAIT_SECONDS)
+        states = shown.stdout.split()
 
 
 if __name__ == "__main__":

@@ -14,16 +14,7 @@ import numpy as np
 State = dict[str, Any]
 
 
-def sgd(
-    parameter: np.ndarray,
-    gradient: np.ndarray,
-    state: State,
-    *,
-    lr: float,
-    momentum: float = 0.0,
-    nesterov: bool = False,
-    weight_decay: float = 0.0,
-) -> tuple[np.ndarray, State]:
+def sgd(parameter, gradient, state, *, lr, momentum=0.0, nesterov=False, weight_decay=0.0):
     """`torch.optim.SGD` without dampening: the first buffer is the first gradient."""
     gradient = gradient + weight_decay * parameter
     if momentum == 0.0:
@@ -33,16 +24,7 @@ def sgd(
     return parameter - lr * direction, {"momentum_buffer": buffer}
 
 
-def adam(
-    parameter: np.ndarray,
-    gradient: np.ndarray,
-    state: State,
-    *,
-    lr: float,
-    betas: tuple[float, float] = (0.9, 0.999),
-    eps: float = 1e-8,
-    weight_decay: float = 0.0,
-) -> tuple[np.ndarray, State]:
+def adam(parameter, gradient, state, *, lr, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0):
     """`torch.optim.Adam`: corrected moments, epsilon after the root."""
     gradient = gradient + weight_decay * parameter
     beta1, beta2 = betas
@@ -55,24 +37,12 @@ def adam(
     return parameter, {"step": t, "exp_avg": first, "exp_avg_sq": second}
 
 
-def adamw(
-    parameter: np.ndarray, gradient: np.ndarray, state: State, *, lr: float, weight_decay: float = 1e-2, **rest: Any
-) -> tuple[np.ndarray, State]:
+def adamw(parameter, gradient, state, *, lr, weight_decay=1e-2, **rest):
     """`torch.optim.AdamW`: the parameter shrinks first, then moves as under Adam without decay."""
     return adam(parameter * (1 - lr * weight_decay), gradient, state, lr=lr, **rest)
 
 
-def rmsprop(
-    parameter: np.ndarray,
-    gradient: np.ndarray,
-    state: State,
-    *,
-    lr: float,
-    alpha: float = 0.99,
-    eps: float = 1e-8,
-    momentum: float = 0.0,
-    weight_decay: float = 0.0,
-) -> tuple[np.ndarray, State]:
+def rmsprop(parameter, gradient, state, *, lr, alpha=0.99, eps=1e-8, momentum=0.0, weight_decay=0.0):
     """`torch.optim.RMSprop`, not centered: epsilon after the root."""
     gradient = gradient + weight_decay * parameter
     square = alpha * state.get("square_avg", 0.0) + (1 - alpha) * gradient**2
@@ -83,14 +53,14 @@ def rmsprop(
     return parameter - lr * buffer, {"square_avg": square, "momentum_buffer": buffer}
 
 
-def cross_entropy(outputs: np.ndarray, labels: np.ndarray) -> float:
+def cross_entropy(outputs, labels):
     """`torch.nn.CrossEntropyLoss`: mean of -log softmax(outputs)[label]; outputs (samples, classes)."""
     shifted = outputs - outputs.max(axis=1, keepdims=True)
     log_probabilities = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
     return float(-np.mean([row[label] for row, label in zip(log_probabilities, labels, strict=True)]))
 
 
-def mse(outputs: np.ndarray, labels: np.ndarray, *, activation: str) -> float:
+def mse(outputs, labels, *, activation):
     """`torch.nn.MSELoss` between activated outputs (samples, classes) and one-hot labels: mean over all entries."""
     if activation == "sigmoid":
         outputs = 1 / (1 + np.exp(-outputs))
@@ -102,16 +72,7 @@ def mse(outputs: np.ndarray, labels: np.ndarray, *, activation: str) -> float:
     return float(np.mean((outputs - targets) ** 2))
 
 
-def batch_norm_training(
-    x: np.ndarray,
-    *,
-    gamma: np.ndarray,
-    beta: np.ndarray,
-    running_mean: np.ndarray,
-    running_variance: np.ndarray,
-    decay: float,
-    eps: float,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def batch_norm_training(x, *, gamma, beta, running_mean, running_variance, decay, eps):
     """Training mode over all axes but the last.
 
     Args:
@@ -135,9 +96,7 @@ def batch_norm_training(
     )
 
 
-def batch_norm_input_gradient(
-    x: np.ndarray, output_gradient: np.ndarray, *, gamma: np.ndarray, eps: float
-) -> np.ndarray:
+def batch_norm_input_gradient(x, output_gradient, *, gamma, eps):
     """Gradient of a scalar loss with respect to the input, in training mode (Ioffe and Szegedy 2015, section 3).
 
     Args:
@@ -155,14 +114,6 @@ def batch_norm_input_gradient(
     return gamma * scale * (centered - normalized * (output_gradient * normalized).mean(axis=axes))
 
 
-def batch_norm_inference(
-    x: np.ndarray,
-    *,
-    gamma: np.ndarray,
-    beta: np.ndarray,
-    running_mean: np.ndarray,
-    running_variance: np.ndarray,
-    eps: float,
-) -> np.ndarray:
+def batch_norm_inference(x, *, gamma, beta, running_mean, running_variance, eps):
     """Inference mode: x (..., channels) normalized by the running statistics (channels,)."""
     return (x - running_mean) / np.sqrt(running_variance + eps) * gamma + beta

@@ -13,7 +13,7 @@ from mpi4py import MPI
 READY_SECONDS = 0.3  # until the last rank has heard when to begin
 
 
-def main() -> None:
+def main():
     """Sum a vector of float32 on 2 ranks, on 3, and so on; of several sums the fastest counts."""
     numbers, sums = int(sys.argv[1]), int(sys.argv[2])
     world = MPI.COMM_WORLD
@@ -28,7 +28,7 @@ def main() -> None:
             print(json.dumps([size, min(seconds)]), flush=True)
 
 
-def sum_together(ranks: MPI.Comm, vector: np.ndarray) -> float:
+def sum_together(ranks, vector):
     """Return the seconds from the moment at which all ranks begin, by the clock of their one machine."""
     began = ranks.bcast(time.perf_counter() + READY_SECONDS)
     time.sleep(max(0.0, began - time.perf_counter()))

@@ -23,14 +23,14 @@ class OptimizerCase:
     base_lr: float
     settings: dict[str, Any]
 
-    def keras_settings(self) -> dict[str, Any]:
+    def keras_settings(self):
         """`settings` under Keras' names."""
         settings = {{"alpha": "rho", "eps": "epsilon"}.get(name, name): value for name, value in self.settings.items()}
         if "betas" in settings:
             settings["beta_1"], settings["beta_2"] = settings.pop("betas")
         return settings
 
-    def learning_rates(self) -> list[float]:
+    def learning_rates(self):
         """One rate a step: ten steps of warm-up, then a slow decay with one sharp drop."""
         warm_up = [self.base_lr * (step + 1) / 10 for step in range(10)]
         decay = [self.base_lr * 0.97**step * (0.1 if step >= 25 else 1.0) for step in range(STEPS - 10)]
@@ -77,12 +77,12 @@ class Problem:
     curvature: list[np.ndarray]
     push: list[np.ndarray]
 
-    def gradients(self, parameters: list[Any], step: int) -> list[Any]:
+    def gradients(self, parameters, step):
         """Gradients at `parameters`, in whatever arrays those are; so that every error grows into the next step."""
         return [c * w - p[step] for c, w, p in zip(self.curvature, parameters, self.push, strict=True)]
 
 
-def problem(dtype: str) -> Problem:
+def problem(dtype):
     """The same problem in all cases: one matrix, one vector."""
     draw = np.random.default_rng(2024)
     shapes = [(3, 4), (5,)]
@@ -111,7 +111,7 @@ class BatchNormData:
     running_variance: np.ndarray
 
 
-def batch_norm_data(kind: str, dtype: str) -> BatchNormData:
+def batch_norm_data(kind, dtype):
     """Data with channels last, far from mean 0 and variance 1, scales and shifts included."""
     draw = np.random.default_rng(7)
     shape = BATCH_NORM_SHAPES[kind]

@@ -19,17 +19,15 @@ import argparse
 import json
 import statistics
 import tempfile
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import pandas as pd
 from tabulate import tabulate
-from two_hosts import INTERFACE, SSH_PORT, Hosts, Link, several_hosts
+from two_hosts import INTERFACE, SSH_PORT, Link, several_hosts
 
 from analysis.questions.scaling.curves import studies_of, work_of
 from analysis.questions.scaling.fits import fits_of
-from analysis.questions.scaling.models import EXCHANGE, Fit, Work, fit
+from analysis.questions.scaling.models import EXCHANGE, Work, fit
 from analysis.runs.cells import cells_of
 from analysis.runs.reading import load_runs
 from analysis.runs.table import images_trained, runs_in
@@ -72,17 +70,17 @@ class Found:
     bytes_per_second: float
 
     @classmethod
-    def of(cls, found: Fit) -> "Found":
+    def of(cls, found):
         """Return it from a fit of compute and exchange."""
         _, latency, per_byte = found.values
         return cls(latency_seconds=latency, bytes_per_second=1 / per_byte if per_byte else float("inf"))
 
-    def against(self, link: Link) -> tuple[float, float]:
+    def against(self, link):
         """Return bandwidth and latency as multiples of what was set."""
         return self.bytes_per_second / link.bytes_per_second, self.latency_seconds / link.latency_seconds
 
 
-def start_on(hosts: Hosts, folder: Path) -> Launcher:
+def start_on(hosts, folder):
     """Return how ranks are started on these hosts, each with one."""
     file = folder / "slow.toml"
     file.write_text(
@@ -93,7 +91,7 @@ def start_on(hosts: Hosts, folder: Path) -> Launcher:
     return Launcher(site=read_launch_site(str(file)), hosts=[Slots(name, 1) for name in hosts.addresses], node="hosts")
 
 
-def train(hosts: Hosts, start: Launcher, *, controller: str, ranks: int, folder: Path, seed: int) -> None:
+def train(hosts, start, *, controller, ranks, folder, seed):
     """Train on so many hosts, unless this has been done; keep the timeline of what they exchange."""
     name = f"{controller}-np{ranks}-{seed}"
     if (folder / name / RUN_FILE).is_file() and json.loads((folder / name / RUN_FILE).read_text())["totals"]:
@@ -111,7 +109,7 @@ def train(hosts: Hosts, start: Launcher, *, controller: str, ranks: int, folder:
         raise RuntimeError(f"{name} failed: {done.stdout[-3000:]}{done.stderr[-3000:]}")
 
 
-def fit_of_training(runs: pd.DataFrame) -> Found:
+def fit_of_training(runs):
     """Return what `analysis scaling` finds from the training times of runs."""
     (study,), _ = studies_of(cells_of(runs), margin=0.01)
     fits, notes = fits_of(study, project=None, target_site=None)
@@ -120,7 +118,7 @@ def fit_of_training(runs: pd.DataFrame) -> Found:
     return Found.of(found[0])
 
 
-def fit_of_exchange(runs: pd.DataFrame) -> Found:
+def fit_of_exchange(runs):
     """Return what the model finds if of the communication only the all-reduces count, as Horovod's timelines time them.
 
     The ranks' compute is that of one rank, shared out.
@@ -133,12 +131,12 @@ def fit_of_exchange(runs: pd.DataFrame) -> Found:
     return _fit(runs["np"].tolist(), seconds, work)
 
 
-def exchange_seconds(folder: Path) -> float:
+def exchange_seconds(folder):
     """Return the seconds in which gradients were summed, by a run's timeline, which lists each tensor of a sum."""
     text = (folder / TIMELINE_FILE).read_text().rstrip().rstrip(",")
     events = json.loads(text if text.endswith("]") else f"{text}]")
-    began: dict[int, int] = {}
-    sums: dict[int, int] = {}  # beginning -> end, microseconds
+    began = {}
+    sums = {}  # beginning -> end, microseconds
     for event in events:
         if event.get("ph") == "B" and event["name"] in ("MPI_ALLREDUCE", "GLOO_ALLREDUCE"):
             began[event["pid"]] = event["ts"]
@@ -151,7 +149,7 @@ def exchange_seconds(folder: Path) -> float:
     return 1e-6 * total
 
 
-def fit_of_sums(rows: Sequence[tuple[int, float]], *, numbers: int) -> Found:
+def fit_of_sums(rows, *, numbers):
     """Return what the model finds from the (ranks, seconds) of a sum by `ring_worker.py`."""
     compute = 1e-3 * min(seconds for _, seconds in rows)  # there is none; the model takes one rank for its base
     work = Work(images=1, batch=1, weak=False, gradient_bytes=4.0 * numbers)
@@ -159,13 +157,13 @@ def fit_of_sums(rows: Sequence[tuple[int, float]], *, numbers: int) -> Found:
     return _fit(sizes, [compute, *(seconds + compute / ranks for ranks, seconds in rows)], work)
 
 
-def _fit(ranks: Sequence[int], seconds: Sequence[float], work: Work) -> Found:
+def _fit(ranks, seconds, work):
     found = fit(EXCHANGE, ranks, seconds, work)
     assert found is not None, "there are enough numbers of ranks"
     return Found.of(found)
 
 
-def study(folder: Path, *, link: Link, controllers: Sequence[str], repeats: int) -> dict[str, pd.DataFrame]:
+def study(folder, *, link, controllers, repeats):
     """Run what is missing over one link; return the runs of each controller, with those on one rank.
 
     Args:
@@ -189,9 +187,9 @@ def study(folder: Path, *, link: Link, controllers: Sequence[str], repeats: int)
     return {controller: runs[runs["controller"].isin(["none", controller])] for controller in controllers}
 
 
-def row_of(controller: str, link: Link, runs: pd.DataFrame) -> list[object]:
+def row_of(controller, link, runs):
     """Return a row of the table: what was set, what was found."""
-    row: list[object] = [controller, f"{8e-6 * link.bytes_per_second:g}", f"{1e3 * link.latency_seconds:g}"]
+    row = [controller, f"{8e-6 * link.bytes_per_second:g}", f"{1e3 * link.latency_seconds:g}"]
     for found in (fit_of_exchange(runs), fit_of_training(runs)):
         bandwidth, latency = found.against(link)
         row += [f"{8e-6 * found.bytes_per_second:.3g}", f"{bandwidth:.2f}"]
@@ -210,7 +208,7 @@ HEADINGS = [
 ]
 
 
-def main() -> None:
+def main():
     """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)

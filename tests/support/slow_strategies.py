@@ -14,18 +14,17 @@ import tempfile
 from pathlib import Path
 
 from slow_link import AS_ROOT, start_on
-from two_hosts import Hosts, Link, several_hosts
+from two_hosts import Link, several_hosts
 
 from common.run_folder.records import RUN_FILE, read_run
-from launch.experiments.plan import ExperimentPlan, PlannedRun, only_matching, read_plan
-from launch.starting.launchers import Launcher
+from launch.experiments.plan import only_matching, read_plan
 from launch.starting.processes import PROGRAMS
 
 NAMES = ["a", "b"]
 LINKS = ("10/5", "50/5")  # Mbit/s, and milliseconds of latency
 
 
-def missing(plan: ExperimentPlan, folder: Path) -> list[PlannedRun]:
+def missing(plan, folder):
     """Return the runs of a plan that are not finished in a folder."""
     return [
         run
@@ -34,7 +33,7 @@ def missing(plan: ExperimentPlan, folder: Path) -> list[PlannedRun]:
     ]
 
 
-def train(hosts: Hosts, start: Launcher, run: PlannedRun, *, folder: Path) -> None:
+def train(hosts, start, run, *, folder):
     """Make a run, with a rank on each host.
 
     Raises:
@@ -48,7 +47,7 @@ def train(hosts: Hosts, start: Launcher, run: PlannedRun, *, folder: Path) -> No
         raise RuntimeError(f"{run.name} failed: {done.stdout[-3000:]}{done.stderr[-3000:]}")
 
 
-def study(plan: ExperimentPlan, folder: Path, link: Link) -> None:
+def study(plan, folder, link):
     """Make what is missing over one link."""
     own = folder / f"{8e-6 * link.bytes_per_second:g}mbit"
     runs = missing(plan, own)
@@ -61,7 +60,7 @@ def study(plan: ExperimentPlan, folder: Path, link: Link) -> None:
             train(hosts, start, run, folder=own)
 
 
-def main() -> None:
+def main():
     """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)

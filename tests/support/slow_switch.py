@@ -15,7 +15,6 @@ import struct
 import sys
 import time
 from collections import deque
-from collections.abc import Mapping
 from pathlib import Path
 
 _CLONE_NEWNET = 0x40000000
@@ -25,7 +24,7 @@ _LARGEST_PACKET = 65535
 _DESTINATION = slice(16, 20)  # of an IPv4 packet
 
 
-def main() -> None:
+def main():
     """Run until killed."""
     latency, interface, hosts = float(sys.argv[1]), sys.argv[2], [word.split("=") for word in sys.argv[3:]]
     devices = {socket.inet_aton(address): _device(interface, process=int(process)) for process, address in hosts}
@@ -35,14 +34,14 @@ def main() -> None:
     carry(devices, latency=latency)
 
 
-def carry(devices: Mapping[bytes, int], *, latency: float) -> None:
+def carry(devices, *, latency):
     """Carry packets for ever.
 
     Args:
         devices: address -> file of its TUN device, which does not block.
         latency: seconds from reading a packet to writing it.
     """
-    waiting: deque[tuple[float, int, bytes]] = deque()
+    waiting = deque()
     while True:
         for source in select.select(devices.values(), [], [], _seconds_left(waiting))[0]:
             while (packet := _read(source)) is not None:
@@ -54,18 +53,18 @@ def carry(devices: Mapping[bytes, int], *, latency: float) -> None:
             os.write(target, packet)
 
 
-def _seconds_left(waiting: deque[tuple[float, int, bytes]]) -> float | None:
+def _seconds_left(waiting):
     return max(0.0, waiting[0][0] - time.monotonic()) if waiting else None
 
 
-def _read(device: int) -> bytes | None:
+def _read(device):
     try:
         return os.read(device, _LARGEST_PACKET)
     except BlockingIOError:
         return None
 
 
-def _device(interface: str, *, process: int) -> int:
+def _device(interface, *, process):
     """Return the file of a new TUN device in the network namespace of a process."""
     libc = ctypes.CDLL(None, use_errno=True)
     with Path(f"/proc/{process}/ns/net").open() as namespace:

@@ -22,7 +22,7 @@ CLASSES = {
 LAYERS = {"dense": torch.nn.BatchNorm1d, "image": torch.nn.BatchNorm2d, "one_dimensional": torch.nn.BatchNorm1d}
 
 
-def optimizers(results: dict[str, np.ndarray]) -> None:
+def optimizers(results):
     """Weights after each step and the slots at the end, for every case and dtype."""
     for dtype in DTYPES:
         data = problem(dtype)
@@ -46,7 +46,7 @@ def optimizers(results: dict[str, np.ndarray]) -> None:
                         results[f"{name}/{dtype}/slot/{index}/{slot}"] = value.numpy()
 
 
-def batch_norm(results: dict[str, np.ndarray]) -> None:
+def batch_norm(results):
     """Outputs, gradients and running statistics of training steps, then an inference batch; channels last."""
     for dtype in DTYPES:
         for kind in BATCH_NORM_SHAPES:
@@ -75,7 +75,7 @@ def batch_norm(results: dict[str, np.ndarray]) -> None:
                 results[f"{key}/inference"] = y.detach().movedim(1, -1).numpy()
 
 
-def schedules(results: dict[str, np.ndarray]) -> None:
+def schedules(results):
     """The learning rate of every step under PyTorch's own schedulers, of `SCHEDULES`."""
     for name, case in SCHEDULES.items():
         parameter = torch.nn.Parameter(torch.zeros(1))
@@ -88,7 +88,7 @@ def schedules(results: dict[str, np.ndarray]) -> None:
             total_iters=case.warmup_steps - 1,
         )
         rest = case.steps - case.warmup_steps
-        decay: torch.optim.lr_scheduler.LRScheduler = (
+        decay = (
             torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=rest)
             if case.decay == "cosine"
             else torch.optim.lr_scheduler.StepLR(optimizer, step_size=case.decay_steps, gamma=0.1)
@@ -104,7 +104,7 @@ def schedules(results: dict[str, np.ndarray]) -> None:
 
 def write(file):
     """Save the results."""
-    collected: dict[str, np.ndarray] = {}
+    collected = {}
     optimizers(collected)
     batch_norm(collected)
     schedules(collected)

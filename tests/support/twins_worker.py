@@ -6,19 +6,16 @@ import io
 import itertools
 import math
 import os
-from collections.abc import Callable
-from typing import Any
 
 from fake_ranks import alone
 
 from common.checks.parity_cases import IMAGES, make_spec, random_batch
 from common.config import ModelConfig, config_from_dict
-from common.model.specs import ModelSpec
-from common.model.weights import Weights, draw_initial_weights, weights_hash
+from common.model.weights import draw_initial_weights, weights_hash
 from common.training.run_setup import prepare_run
 
 
-def _shapes_torch(spec: ModelSpec, weights: Weights) -> dict[str, Any]:
+def _shapes_torch(spec, weights):
     from torch_impl.models import build_model
     from torch_impl.weights import get_weights, load_weights
 
@@ -33,7 +30,7 @@ def _shapes_torch(spec: ModelSpec, weights: Weights) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _shapes_keras(spec: ModelSpec, weights: Weights) -> dict[str, Any]:
+def _shapes_keras(spec, weights):
     import keras
 
     from keras_impl.models import build_model
@@ -56,7 +53,7 @@ def _shapes_keras(spec: ModelSpec, weights: Weights) -> dict[str, Any]:
     }
 
 
-def _layout_torch() -> dict[str, Any]:
+def _layout_torch():
     """Return `--channels-last` -> whether what a convolution makes of a batch has its channels last in memory."""
     import torch
 
@@ -73,7 +70,7 @@ def _layout_torch() -> dict[str, Any]:
     return layouts
 
 
-def _layout_keras() -> dict[str, Any]:
+def _layout_keras():
     """Return the shapes of all images inside the models, by model and `--channels-last`, and how `cnn` changes."""
     import keras
     import numpy as np
@@ -82,8 +79,8 @@ def _layout_keras() -> dict[str, Any]:
     from keras_impl.models import build_model, set_precision_and_layout
     from keras_impl.weights import load_weights
 
-    shapes: dict[str, Any] = {}
-    outputs: list[Any] = []
+    shapes = {}
+    outputs = []
     for name, channels_last in itertools.product(IMAGES, (True, False)):
         keras.utils.clear_session()
         config = config_from_dict({"model": {"dtype": "float64"}, "device": {"channels_last": channels_last}})
@@ -103,7 +100,7 @@ def _layout_keras() -> dict[str, Any]:
     return {"shapes": shapes, "difference": float(difference)}
 
 
-def _torchvision_layers() -> dict[str, Any]:
+def _torchvision_layers():
     """Return name -> attributes of the layers of torchvision's own ResNet-34 for 3 channels and 1000 classes."""
     import torch
     from torch import nn
@@ -112,7 +109,7 @@ def _torchvision_layers() -> dict[str, Any]:
 
     with torch.device("meta"):
         model = torchvision_models().resnet34()
-    layers: dict[str, Any] = {}
+    layers = {}
     for name, module in model.named_modules():
         if isinstance(module, nn.Conv2d):
             layers[name] = ["Convolution", module.out_channels, module.kernel_size, module.stride, module.padding,
@@ -127,7 +124,7 @@ def _torchvision_layers() -> dict[str, Any]:
     return {"layers": layers, "shapes": shapes, "parameters": sum(p.numel() for p in model.parameters())}
 
 
-def _help(module: str) -> str:
+def _help(module):
     main = importlib.import_module(module).main
     text = io.StringIO()
     with contextlib.redirect_stdout(text), contextlib.suppress(SystemExit):
@@ -135,14 +132,14 @@ def _help(module: str) -> str:
     return text.getvalue()
 
 
-SIDES: dict[str, Callable[..., dict[str, Any]]] = {"torch": _shapes_torch, "keras": _shapes_keras}
-LAYOUTS: dict[str, Callable[[], dict[str, Any]]] = {"torch": _layout_torch, "keras": _layout_keras}
+SIDES = {"torch": _shapes_torch, "keras": _shapes_keras}
+LAYOUTS = {"torch": _layout_torch, "keras": _layout_keras}
 
 
-def facts_of(framework: str) -> dict[str, Any]:
+def facts_of(framework):
     """Return the facts of a framework."""
     os.environ["COLUMNS"] = "120"  # of help
-    facts: dict[str, Any] = {
+    facts = {
         "help": {program: _help(f"{framework}_impl.{program}") for program in ("train", "predict")},
         "models": {},
     }

@@ -1,12 +1,9 @@
 """Wait for what other threads and processes do: by looking again and again, never for a fixed time."""
 
 import time
-from collections.abc import Callable
 
 
-def wait_until(
-    condition: Callable[[], object], *, within_seconds: float = 120.0, shown: Callable[[], str] = lambda: ""
-) -> None:
+def wait_until(condition, *, within_seconds=120.0, shown=lambda: ""):
     """Wait until a condition holds; fail with what `shown` returns where it never does."""
     deadline = time.monotonic() + within_seconds
     while not condition():

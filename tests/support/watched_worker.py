@@ -6,7 +6,6 @@ import pickle
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 from common.config import FaultConfig
 from common.distributed.communicator import Communicator
@@ -17,11 +16,11 @@ from common.watchdog.watch import start_watch
 EXIT_CODE = 3
 
 
-def main() -> None:
+def main():
     folder, rank, size, action = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
     calls = 0
 
-    def allgather(value: Any) -> list[Any]:
+    def allgather(value):
         nonlocal calls
         calls += 1
         own = folder / f"round-{calls}-{rank}"
@@ -32,12 +31,12 @@ def main() -> None:
             time.sleep(0.01)
         return [pickle.loads(file.read_bytes()) for file in files]
 
-    def end(reason: str) -> None:
+    def end(reason):
         (folder / f"ended-{rank}").write_text(json.dumps({"reason": reason}))
         os._exit(EXIT_CODE)
 
     comm = Communicator(rank=rank, size=size, local_rank=rank, local_size=size, controller="gloo", allgather=allgather)
-    config = FaultConfig(elastic=action == "drop", stall_seconds=1.0, on_stall=action)  # type: ignore[arg-type]
+    config = FaultConfig(elastic=action == "drop", stall_seconds=1.0, on_stall=action)
     watch_module.TICK_SECONDS = 0.2
     watch = start_watch(config, comm=comm, end=end)
     assert watch
@@ -50,7 +49,7 @@ def main() -> None:
         note_updates(1)
 
 
-def stuck_in_data() -> None:
+def stuck_in_data():
     with doing("loading data"):
         while True:
             time.sleep(0.1)

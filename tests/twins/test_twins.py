@@ -12,7 +12,7 @@ import pytest
 from frameworks import call
 
 from common.checks.parity_cases import IMAGES, make_spec
-from common.model.specs import BatchNorm, Convolution, Dense, MaxPooling, ModelSpec, model_spec
+from common.model.specs import BatchNorm, Convolution, Dense, MaxPooling, model_spec
 from common.model.weights import draw_initial_weights, weights_hash
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -47,12 +47,12 @@ def keras_side(side_of):
 
 
 @pytest.fixture(params=FRAMEWORKS)
-def side(request: pytest.FixtureRequest) -> Side:
+def side(request):
     return request.getfixturevalue(f"{request.param}_side")
 
 
 @pytest.mark.ci
-def test_same_help(torch_side: Side, keras_side: Side) -> None:
+def test_same_help(torch_side, keras_side):
     for program in ("train", "predict"):
         texts = [torch_side["help"][program], keras_side["help"][program]]
         assert len(texts[0]) > 500
@@ -61,7 +61,7 @@ def test_same_help(torch_side: Side, keras_side: Side) -> None:
 
 
 @pytest.mark.parametrize("model", IMAGES)
-def test_names_shapes_and_counts_are_those_of_the_numbers(side: Side, model: str) -> None:
+def test_names_shapes_and_counts_are_those_of_the_numbers(side, model):
     spec, built = make_spec(model), side["models"][model]
     assert built["parameters"] == spec.parameters == PARAMETERS[model]
     assert built["shapes"] == {weight.name: list(weight.shape) for weight in spec.weights}
@@ -69,7 +69,7 @@ def test_names_shapes_and_counts_are_those_of_the_numbers(side: Side, model: str
     assert built.get("all_variables_mapped", True)
 
 
-def test_published_sizes_of_resnet34() -> None:
+def test_published_sizes_of_resnet34():
     thesis = model_spec("resnet34", input_shape=(1, 148, 197), outputs=9)
     assert (thesis.parameters, round(thesis.multiply_adds / 1e9, 3)) == (21_283_017, 2.306)
     assert sum(np.prod(weight.shape) for weight in thesis.weights if not weight.trainable) == 17_024
@@ -77,26 +77,26 @@ def test_published_sizes_of_resnet34() -> None:
 
 
 @pytest.mark.parametrize("model", IMAGES)
-def test_first_weights_arrive_bit_for_bit(side: Side, model: str) -> None:
+def test_first_weights_arrive_bit_for_bit(side, model):
     assert side["models"][model]["first_weights"] == weights_hash(draw_initial_weights(make_spec(model), seed=1))
 
 
-def test_channels_are_last_or_first_in_memory_under_pytorch(torch_side: Side) -> None:
+def test_channels_are_last_or_first_in_memory_under_pytorch(torch_side):
     assert torch_side["layout"] == {"True": True, "False": False}
 
 
 @pytest.mark.parametrize("model", IMAGES)
-def test_channels_are_last_or_first_under_keras(keras_side: Side, model: str) -> None:
+def test_channels_are_last_or_first_under_keras(keras_side, model):
     shapes = keras_side["layout"]["shapes"][model]
     moved = {name: [shape[0], shape[3], *shape[1:3]] for name, shape in shapes["True"].items()}
     assert moved == shapes["False"]
 
 
-def test_channels_first_compute_the_same_under_keras(keras_side: Side) -> None:
+def test_channels_first_compute_the_same_under_keras(keras_side):
     assert 0 < keras_side["layout"]["difference"] < 1e-13  # not 0: it was another computation
 
 
-def test_torchvision_has_our_resnet34(torch_side: Side) -> None:
+def test_torchvision_has_our_resnet34(torch_side):
     spec = model_spec("resnet34", input_shape=(3, 224, 224), outputs=1000)
     theirs = torch_side["torchvision"]
     assert theirs["parameters"] == spec.parameters
@@ -104,9 +104,9 @@ def test_torchvision_has_our_resnet34(torch_side: Side) -> None:
     assert theirs["layers"] == layer_attributes(spec)
 
 
-def layer_attributes(spec: ModelSpec) -> dict[str, list[Any]]:
+def layer_attributes(spec):
     """Return name -> type and attributes of the layers that have any, as `twins_worker.py` reads them."""
-    layers: dict[str, list[Any]] = {}
+    layers = {}
     for row in spec.rows:
         layer = row.layer
         if isinstance(layer, Convolution):

@@ -4,8 +4,8 @@ import json
 from datetime import date
 
 import pytest
-from analysis_builders import made_runs, select
-from builders import make_trace, make_world, write_finished_run
+from analysis_builders import made_runs, rows_of, select, study
+from builders import make_trace, make_world, write_finished_run, write_study
 
 from analysis.__main__ import main
 from analysis.questions import frameworks
@@ -24,34 +24,30 @@ PRICING = Pricing(sites=SITES, today=date(2026, 1, 1))
 FOUR_GPUS = make_world(*(f"cuda:{number}" for number in range(4)))
 
 
-def write_site(folder, site, times, **changes):
-    """Write timed runs of seeds 1, 2 ... on a site; by default they spend no time on checkpoints."""
+def at(site, times, *, folder="", **changes):
+    """Return timed runs of seeds 1, 2 ... on a site; by default they spend no time on checkpoints."""
     changes["lines"] = {"checkpoint_seconds": 0.0} | changes.get("lines", {})
-    for seed, seconds in enumerate(times, start=1):
-        write_finished_run(folder / f"{site}-{seed}", site=site, seconds=seconds, seed=seed, **changes)
+    return study(f"{folder}{site}", seconds=times, site=site, **changes)
 
 
-def table_of(found, title):
-    (table,) = [table for table in found.tables if table.title.startswith(title)]
-    return rows_of(table)
+def write_site(folder, site, times, **changes):
+    write_study(folder, name=site, seconds=times, site=site, lines={"checkpoint_seconds": 0.0}, **changes)
 
 
-def rows_of(table):
-    return [dict(zip(table.headings, row, strict=True)) for row in table.rows]
-
-
-def write_three_sites(folder):
+def three_sites():
     """CTE-POWER and two of AWS, which take 7 times and twice as long; six seeds."""
     times = [100.0, 102.0, 98.0, 101.0, 99.0, 100.5]
-    write_site(folder, "cte-power", times, world=FOUR_GPUS)
-    write_site(folder, "aws-g3-16xlarge", [7 * time for time in times], world=FOUR_GPUS)
-    write_site(folder, "aws-p3-8xlarge", [2 * time for time in times], world=FOUR_GPUS, totals={"test_accuracy": 0.96})
+    return [
+        *at("aws-g3-16xlarge", [7 * time for time in times], world=FOUR_GPUS),
+        *at("aws-p3-8xlarge", [2 * time for time in times], world=FOUR_GPUS, totals={"test_accuracy": 0.96}),
+        *at("cte-power", times, world=FOUR_GPUS),
+    ]
 
 
-def test_times_and_accuracies_against_the_base(tmp_path):
-    write_three_sites(tmp_path)
-    found = find(load_runs([tmp_path]))
-    rows = {row["site"]: row for row in table_of(found, "Times and accuracies")}
+def test_times_and_accuracies_against_the_base():
+    runs = three_sites()
+    found = find(select(runs))
+    rows = {row["site"]: row for row in rows_of(found, "Times and accuracies")}
     assert list(rows) == ["aws-g3-16xlarge", "aws-p3-8xlarge", "cte-power"]
     base, slow, other = rows["cte-power"], rows["aws-g3-16xlarge"], rows["aws-p3-8xlarge"]
     assert (base["n"], base["training, s"], base["95 % interval"]) == (6, 100.25, "98.00 to 102.00")
@@ -64,18 +60,19 @@ def test_times_and_accuracies_against_the_base(tmp_path):
     assert found.flags == []
 
 
-def test_sites_that_start_ranks_in_different_ways_are_compared(tmp_path):
+def test_sites_that_start_ranks_in_different_ways_are_compared():
     """As the shipped sites do: CTE-POWER by srun over MPI on two nodes, AWS by horovodrun over Gloo on one."""
+    runs = []
     two_gpus = ("cuda:0", "cuda:1")
     times = [100.0, 102.0, 98.0, 101.0, 99.0, 100.5]
     srun = make_world(*two_gpus, hosts=2, launcher="srun", controller="mpi", threads_per_rank=40)
     gloo = make_world(*two_gpus, launcher="horovodrun", controller="gloo", threads_per_rank=16)
-    write_site(tmp_path, "cte-power", times, world=srun)
-    write_site(tmp_path, "aws-g3-16xlarge", [7 * time for time in times], world=gloo)
-    found = find(load_runs([tmp_path]))
-    rows = {row["site"]: row for row in table_of(found, "Times and accuracies")}
+    runs += at("cte-power", times, world=srun)
+    runs += at("aws-g3-16xlarge", [7 * time for time in times], world=gloo)
+    found = find(select(runs))
+    rows = {row["site"]: row for row in rows_of(found, "Times and accuracies")}
     assert rows["aws-g3-16xlarge"]["time / cte-power"] == pytest.approx(7)
-    ways = {row["site"]: row for row in table_of(found, "How the sites ran them")}
+    ways = {row["site"]: row for row in rows_of(found, "How the sites ran them")}
     base, other = ways["cte-power"], ways["aws-g3-16xlarge"]
     assert [base[name] for name in ("hosts", "threads", "launcher", "controller")] == [2, 40, "srun", "mpi"]
     assert [other[name] for name in ("hosts", "threads", "launcher", "controller")] == [1, 16, "horovodrun", "gloo"]
@@ -84,16 +81,17 @@ def test_sites_that_start_ranks_in_different_ways_are_compared(tmp_path):
     assert found.answer.startswith("PyTorch, cnn, mnist, np 2: the fastest is cte-power")
 
 
-def test_several_ways_of_one_site_are_never_pooled(tmp_path):
+def test_several_ways_of_one_site_are_never_pooled():
+    runs = []
     for launcher, controller, seconds in (
         ("srun", "mpi", 100.0),
         ("mpirun", "mpi", 110.0),
         ("horovodrun", "gloo", 130.0),
     ):
         world = make_world("cpu", "cpu", launcher=launcher, controller=controller)
-        write_site(tmp_path / launcher, "cte-power", [seconds, seconds + 1], world=world)
-    write_site(tmp_path, "local", [200.0, 202.0], world=make_world("cpu", "cpu", launcher="horovodrun"))
-    rows = {row["site"]: row for row in table_of(find(load_runs([tmp_path])), "Times and accuracies")}
+        runs += at("cte-power", [seconds, seconds + 1], world=world, folder=launcher + "/")
+    runs += at("local", [200.0, 202.0], world=make_world("cpu", "cpu", launcher="horovodrun"))
+    rows = {row["site"]: row for row in rows_of(find(select(runs)), "Times and accuracies")}
     assert {name: (row["n"], row["training, s"]) for name, row in rows.items()} == {
         "cte-power, controller gloo, horovodrun": (2, 130.5),
         "cte-power, controller mpi, mpirun": (2, 110.5),
@@ -102,12 +100,13 @@ def test_several_ways_of_one_site_are_never_pooled(tmp_path):
     }
 
 
-def test_costs_to_the_cent(tmp_path):
+def test_costs_to_the_cent():
+    runs = []
     lines = {"validation_accuracy": 0.9, "validation_seconds": 2.0, "checkpoint_seconds": 5.0}
-    write_site(tmp_path, "aws-p3-8xlarge", [3570.0], world=FOUR_GPUS, lines=lines)
-    write_site(tmp_path, "cte-power", [3570.0], world=FOUR_GPUS, lines=lines)
-    found = find(load_runs([tmp_path]), target=0.9)
-    rented, owned = table_of(found, "Costs")
+    runs += at("aws-p3-8xlarge", [3570.0], world=FOUR_GPUS, lines=lines)
+    runs += at("cte-power", [3570.0], world=FOUR_GPUS, lines=lines)
+    found = find(select(runs), target=0.9)
+    rented, owned = rows_of(found, "Costs")
     # 10 s of start-up, 3570 of training, 4 of validation, 15 of checkpoints, 1 of test: per hour at $12.24.
     assert (rented["nodes"], rented["s paid"], rented["$ per run"]) == (1, 3600, pytest.approx(12.24))
     assert rented["$ per epoch"] == pytest.approx((3570 + 4 + 15) / 3 / 3600 * 12.24)
@@ -115,7 +114,7 @@ def test_costs_to_the_cent(tmp_path):
     assert (rented["reached by"], owned["reached by"]) == ("1 of 1", "1 of 1")
     # A job: the run, 16 minutes of set-up and until the machine stops; the launch was not recorded.
     assert rented["$ per job"] == pytest.approx((3600 + 16 * 60) / 3600 * 12.24) and owned["$ per job"] is None
-    (row,) = table_of(found, "Break-even")
+    (row,) = rows_of(found, "Break-even")
     assert (row["owned"], row["against"], row["kind"]) == ("cte-power", "aws-p3-8xlarge", "measured")
     assert row["$ per hour in use"] == pytest.approx(12.24)  # as much, for it takes as long
     assert (row["75 % used"], row["25 % used"]) == (pytest.approx(9.18), pytest.approx(3.06))
@@ -197,15 +196,15 @@ def test_old_runs_are_priced_anew(tmp_path, capsys, on, dollars, seen, note):
     assert any(note in line for line in shown["notes"]) if note else not any("no price of" in x for x in shown["notes"])
 
 
-def test_a_dearer_site_is_worth_its_price_or_not(tmp_path):
-    write_three_sites(tmp_path)
-    (row,) = table_of(find(load_runs([tmp_path])), "Worth its price? Prices")
+def test_a_dearer_site_is_worth_its_price_or_not():
+    runs = three_sites()
+    (row,) = rows_of(find(select(runs)), "Worth its price? Prices")
     assert (row["dearer site"], row["against"]) == ("aws-p3-8xlarge", "aws-g3-16xlarge")
     assert row["worth it if faster than, times"] == pytest.approx(12.24 / 4.56)
     assert row["measured, times"] == pytest.approx(3.5)
     assert row["verdict"] == "worth its price"
     pricing = Pricing(sites=SITES, on=date(2025, 1, 1))
-    answer = find(load_runs([tmp_path]), pricing=pricing).answer
+    answer = find(select(runs), pricing=pricing).answer
     marked = "n = 6, at the first known price, of 2025-12-31"  # (2 x 100.25 + 15) s at $12.24 per hour
     assert f"The cheapest is aws-p3-8xlarge, $0.7327 ({marked}) per run" in answer
 
@@ -213,10 +212,10 @@ def test_a_dearer_site_is_worth_its_price_or_not(tmp_path):
 @pytest.mark.parametrize(
     ("times", "verdict"), [([100.0, 101, 99, 102, 98, 100], "not worth its price"), ([50.0], "too few runs")]
 )
-def test_the_verdict_follows_the_interval(tmp_path, times, verdict):
-    write_site(tmp_path, "aws-g3-4xlarge", [200.0, 202, 198, 204, 196, 200][: len(times)], world=make_world("cuda:0"))
-    write_site(tmp_path, "aws-p3-2xlarge", times, world=make_world("cuda:0"))
-    (row,) = table_of(find(load_runs([tmp_path])), "Worth its price? Prices")
+def test_the_verdict_follows_the_interval(times, verdict):
+    runs = at("aws-g3-4xlarge", [200.0, 202, 198, 204, 196, 200][: len(times)], world=make_world("cuda:0"))
+    runs += at("aws-p3-2xlarge", times, world=make_world("cuda:0"))
+    (row,) = rows_of(find(select(runs)), "Worth its price? Prices")
     assert row["verdict"] == verdict
 
 
@@ -228,14 +227,14 @@ def test_a_picture_of_many_experiments_shows_the_first_of_them(plots):
     (times,) = [plot for plot in found.plots if plot.name == "clouds-time"]
     assert times.figure.get_suptitle().endswith("; the first 25 of 30 experiments") and len(times.data.rows) == 25
     assert len(times.figure.axes[0].get_yticks()) == 25
-    assert len(table_of(found, "Costs")) == 30
+    assert len(rows_of(found, "Costs")) == 30
 
 
 def test_a_picture_of_both_frameworks_shows_the_first_experiments_however_many_there_are(plots):
     found = frameworks.find(
         select(*(made_runs(f"b{batch}", seconds=[float(batch)], global_batch=batch) for batch in range(1, 152)))
     )
-    assert len(found.plots) == 3 and len(table_of(found, "Times")) == 151
+    assert len(found.plots) == 3 and len(rows_of(found, "Times")) == 151
     for plot in found.plots:
         assert plot.figure.get_suptitle().endswith("; the first 25 of 151 experiments")
         assert len(plot.figure.axes[0].get_yticks()) == 25
@@ -252,16 +251,16 @@ def test_the_sites_of_runs_and_their_successors_are_paired():
     assert rows["aws-p3-8xlarge", "aws-g3-4xlarge"] == pytest.approx([12.24 / 1.14, 3.06 / 1.14])
 
 
-def test_old_prices_are_marked_in_the_answer_the_table_and_the_notes(tmp_path):
-    write_site(tmp_path, "aws-g3-4xlarge", [100.0] * 6, world=make_world("cuda:0"))
-    write_site(tmp_path, "cte-power", [100.0] * 6, world=make_world("cuda:0"))
-    runs = load_runs([tmp_path])
+def test_old_prices_are_marked_in_the_answer_the_table_and_the_notes():
+    runs = at("aws-g3-4xlarge", [100.0] * 6, world=make_world("cuda:0"))
+    runs += at("cte-power", [100.0] * 6, world=make_world("cuda:0"))
+    runs = select(runs)
     fresh = find(runs, pricing=Pricing(sites=SITES, today=date(2026, 10, 31)))  # 365 days are no more than a year
     later = find(runs, pricing=Pricing(sites=SITES, today=date(2026, 11, 1)))
     mark = "2025-10-31, over a year old"
     assert mark not in str(fresh.answer) + str(fresh.tables) + str(fresh.notes)
     assert f"a run costs $0.0364 (n = 6, at the price of {mark})" in later.answer
-    price, *_ = table_of(later, "Prices of a whole node")
+    price, *_ = rows_of(later, "Prices of a whole node")
     assert (price["seen on"], price["spot, $ per hour"]) == (mark, None)
     assert any(note.startswith("aws-g3-4xlarge is retired") and mark in note for note in later.notes)
 
@@ -287,13 +286,13 @@ def test_machines_side_by_side():
     assert not any(table.rows for table in machine_tables(SITES, names=["local"]))
 
 
-def test_retired_machines_are_named_with_their_successor(tmp_path):
-    write_three_sites(tmp_path)
-    found = find(load_runs([tmp_path]))
+def test_retired_machines_are_named_with_their_successor():
+    runs = three_sites()
+    found = find(select(runs))
     (note,) = [note for note in found.notes if note.startswith("aws-g3-16xlarge")]
     assert "is retired since 2025-10-31, its last price $4.56 per hour (2025-10-31" in note
     assert "its successor is aws-g4dn-12xlarge at $3.912 per hour" in note
-    availabilities = {row["site"]: row["availability"] for row in table_of(found, "Prices")}
+    availabilities = {row["site"]: row["availability"] for row in rows_of(found, "Prices")}
     assert availabilities == {
         "aws-g3-16xlarge": "retired 2025-10-31, now aws-g4dn-12xlarge",
         "aws-p3-8xlarge": "retired 2025-12-31, now aws-g5-12xlarge",
@@ -303,14 +302,15 @@ def test_retired_machines_are_named_with_their_successor(tmp_path):
     }
 
 
-def test_energy_of_metered_runs(tmp_path):
+def test_energy_of_metered_runs():
+    runs = []
     phases = {"training": 10, "validation": 4, "test": 2}
-    for site, watts in (("cte-power", 100.0), ("aws-p3-8xlarge", 50.0)):
-        write_site(tmp_path, site, [100.0])
+    for site, watts in (("aws-p3-8xlarge", 50.0), ("cte-power", 100.0)):
+        runs += at(site, [100.0])
         trace = make_trace(phases, {"cpu0": dict.fromkeys(phases, watts)})
-        write_finished_run(tmp_path / f"{site}-metered", site=site, seed=2, traces=[trace])
-    found = find(load_runs([tmp_path]))
-    other, base = table_of(found, "Energy by site")
+        runs += at(site, [100.0], folder="metered/", traces=[trace])
+    found = find(select(runs))
+    other, base = rows_of(found, "Energy by site")
     assert (base["J"], base["EDP, J s"], base["J / cte-power"]) == (1600, 16 * 1600, 1)
     assert (other["J"], other["J / cte-power"], other["EDP / cte-power"]) == (800, 0.5, 0.5)
     words = "The lowest mean energy is that of aws-p3-8xlarge, 800 J (n = 1); a difference is not shown"
@@ -318,25 +318,28 @@ def test_energy_of_metered_runs(tmp_path):
     assert "the shortest median time is that of" in found.answer and "a difference is not shown" in found.answer
 
 
-def test_zero_joules_are_handled(tmp_path, plots):
+def test_zero_joules_are_handled(plots):
+    runs = []
     for site, watts in (("cte-power", 0.0), ("aws-p3-8xlarge", 50.0)):
         trace = make_trace({"training": 10}, {"cpu0": {"training": watts}})
-        write_finished_run(tmp_path / f"{site}-metered", site=site, traces=[trace])
-    base, other = (row["J / cte-power"] for row in reversed(table_of(find(load_runs([tmp_path])), "Energy by site")))
+        runs += at(site, [100.0], traces=[trace])
+    base, other = (row["J / cte-power"] for row in reversed(rows_of(find(select(runs)), "Energy by site")))
     assert base is None and other is None
 
 
-def test_experiments_on_one_site_alone_are_one_note(tmp_path):
+def test_experiments_on_one_site_alone_are_one_note():
+    runs = []
     for site in ("cte-power", "aws-p3-8xlarge"):
-        write_site(tmp_path, site, [10.0])
+        runs += at(site, [10.0])
     for seed, rate in enumerate((0.1, 0.2, 0.3)):
-        write_site(tmp_path / str(seed), "cte-power", [10.0], settings={"optimizer": {"learning_rate": rate}})
-    alone = [note for note in find(load_runs([tmp_path])).notes if "only on" in note]
+        runs += at("cte-power", [10.0], settings={"optimizer": {"learning_rate": rate}}, folder=f"{seed}/")
+    alone = [note for note in find(select(runs)).notes if "only on" in note]
     assert len(alone) == 1 and alone[0].startswith("3 experiments only on cte-power, nothing to compare with: ")
 
 
 def test_the_page_of_runs_is_about_them(tmp_path, capsys, plots):
-    write_three_sites(tmp_path / "runs")
+    for site in ("cte-power", "aws-g3-16xlarge", "aws-p3-8xlarge"):
+        write_site(tmp_path / "runs", site, [100.0, 102.0], world=FOUR_GPUS)
     assert main(["clouds", str(tmp_path / "runs"), "--output", str(tmp_path / "page.html")]) == 0
     text = (tmp_path / "page.html").read_text()
     assert "<title>Which site is the fastest" in text and "CTE-POWER or AWS?" not in text and "projected" not in text
@@ -346,12 +349,13 @@ def test_the_page_of_runs_is_about_them(tmp_path, capsys, plots):
     assert "clouds-break-even" not in at_the_top and "GTX 1080" not in capsys.readouterr().out + text
 
 
-def test_a_processor_and_a_gpu_have_separate_bases(tmp_path):
+def test_a_processor_and_a_gpu_have_separate_bases():
+    runs = []
     for site, factor in (("cte-power", 1), ("aws-p3-8xlarge", 2)):
-        write_site(tmp_path / "gpu", site, [10.0 * factor, 11.0 * factor], world=make_world("cuda:0"))
-        write_site(tmp_path / "cpu", site, [300.0 * factor, 310.0 * factor], world=make_world("cpu"))
-    found = find(load_runs([tmp_path]))
-    ratios = {row["site"]: row["time / cte-power"] for row in table_of(found, "Times and accuracies")}
+        runs += at(site, [300.0 * factor, 310.0 * factor], world=make_world("cpu"), folder="cpu/")
+        runs += at(site, [10.0 * factor, 11.0 * factor], world=make_world("cuda:0"), folder="gpu/")
+    found = find(select(runs))
+    ratios = {row["site"]: row["time / cte-power"] for row in rows_of(found, "Times and accuracies")}
     assert ratios == {
         "cte-power, cpu": 1.0,
         "cte-power, gpu": pytest.approx(10.5 / 305, rel=0.01),
@@ -361,34 +365,36 @@ def test_a_processor_and_a_gpu_have_separate_bases(tmp_path):
     assert any(note.startswith("the base site has several kinds of machine") for note in found.notes)
 
 
-def test_the_model_of_a_gpu_is_a_difference_of_sites(tmp_path):
+def test_the_model_of_a_gpu_is_a_difference_of_sites():
+    runs = []
     for site, model in (("cte-power", "Tesla V100-SXM2-16GB"), ("aws-g4dn-xlarge", "Tesla T4")):
-        write_site(tmp_path, site, [10.0, 11.0], world=make_world("cuda:0", gpus=[model]))
-    write_site(tmp_path, "old", [10.0, 11.0], world=make_world("cuda:0"))
-    rows = {row["site"]: row for row in table_of(find(load_runs([tmp_path])), "How the sites ran them")}
+        runs += at(site, [10.0, 11.0], world=make_world("cuda:0", gpus=[model]))
+    runs += at("old", [10.0, 11.0], world=make_world("cuda:0"))
+    rows = {row["site"]: row for row in rows_of(find(select(runs)), "How the sites ran them")}
     assert {site: row["device"] for site, row in rows.items()} == {
         "aws-g4dn-xlarge": "gpu Tesla T4", "cte-power": "gpu Tesla V100-SXM2-16GB", "old": "gpu",
     }  # fmt: skip
     assert rows["aws-g4dn-xlarge"]["differs from cte-power in"] == "device"
 
 
-def test_two_models_of_gpu_behind_one_processor_are_never_pooled(tmp_path):
+def test_two_models_of_gpu_behind_one_processor_are_never_pooled():
+    runs = []
     for model in ("A", "B"):
-        write_site(tmp_path / model, "cte-power", [10.0, 11.0], world=make_world("cuda:0", gpus=[model]))
-    write_site(tmp_path / "cpu", "cte-power", [300.0, 310.0], world=make_world("cpu", gpus=[None]))
+        runs += at("cte-power", [10.0, 11.0], world=make_world("cuda:0", gpus=[model]), folder=model + "/")
+    runs += at("cte-power", [300.0, 310.0], world=make_world("cpu", gpus=[None]), folder="cpu/")
     for model in ("B", "C"):
-        write_site(tmp_path / model, "local", [20.0, 22.0], world=make_world("cuda:0", gpus=[model]))
-    (one,) = site_comparisons(load_runs([tmp_path]).runs, base="cte-power")
+        runs += at("local", [20.0, 22.0], world=make_world("cuda:0", gpus=[model]), folder=model + "/")
+    (one,) = site_comparisons(select(runs).runs, base="cte-power")
     assert {name: one.base_of(name) for name in one.cells if name.startswith("local")} == {
         "local, gpu B": "cte-power, gpu B", "local, gpu C": "cte-power, gpu A",
     }  # fmt: skip
     assert [len(cell.runs) for cell in one.cells.values()] == [2] * 5
 
 
-def test_other_settings_are_other_experiments(tmp_path):
-    write_site(tmp_path, "cte-power", [100.0])
-    write_site(tmp_path, "aws-p3-8xlarge", [100.0], settings={"optimizer": {"learning_rate": 0.5}})
-    found = find(load_runs([tmp_path]))
+def test_other_settings_are_other_experiments():
+    runs = at("cte-power", [100.0])
+    runs += at("aws-p3-8xlarge", [100.0], settings={"optimizer": {"learning_rate": 0.5}})
+    found = find(select(runs))
     assert found.answer.startswith("No experiment ran on two sites: sites cannot be compared.")
 
 
@@ -411,11 +417,11 @@ def test_one_site_is_a_plain_sentence(tmp_path, capsys):
     assert "$ per run" in shown  # what they cost can be said all the same
 
 
-def test_zero_time_and_an_unknown_site_have_no_cost(tmp_path, plots):
-    write_site(tmp_path, "cte-power", [0.0])
-    write_site(tmp_path, "mine", [100.0], totals={"test_accuracy": float("nan")})
-    found = find(load_runs([tmp_path]))
-    rows = {row["site"]: row for row in table_of(found, "Costs")}
+def test_zero_time_and_an_unknown_site_have_no_cost(plots):
+    runs = at("cte-power", [0.0])
+    runs += at("mine", [100.0], totals={"test_accuracy": float("nan")})
+    found = find(select(runs))
+    rows = {row["site"]: row for row in rows_of(found, "Costs")}
     assert rows["mine"]["$ per run"] == "site not in the table"
     assert any("mine is not in the table of sites" in note for note in found.notes)
     assert "fewer than two sites have timed runs" in found.answer
@@ -429,9 +435,9 @@ def test_runs_are_assigned_to_a_known_site_only(tmp_path):
     assert {*assigned(load_runs([tmp_path]), f"{tmp_path}=cte-power", sites=SITES).runs["site"]} == {"cte-power"}
 
 
-def test_plots_show_every_run(tmp_path, plots):
-    write_three_sites(tmp_path)
-    time, cost, accuracy, both, break_even = find(load_runs([tmp_path])).plots
+def test_plots_show_every_run(plots):
+    runs = three_sites()
+    time, cost, accuracy, both, break_even = find(select(runs)).plots
     assert len(accuracy.data.rows) == 18 and {row[2] for row in accuracy.data.rows if row[1] == "aws-p3-8xlarge"} == {
         96
     }
@@ -445,10 +451,10 @@ def test_plots_show_every_run(tmp_path, plots):
     assert sum(len(line.get_xdata()) for line in both.figure.axes[0].lines) == 12
 
 
-def test_machines_of_one_site_are_distinguished(tmp_path, plots):
-    write_site(tmp_path / "gpu", "cte-power", [10.0, 11.0], world=make_world("cuda:0"))
-    write_site(tmp_path / "cpu", "cte-power", [300.0, 310.0], world=make_world("cpu"))
-    plot, _ = find(load_runs([tmp_path])).plots
+def test_machines_of_one_site_are_distinguished(plots):
+    runs = at("cte-power", [10.0, 11.0], world=make_world("cuda:0"), folder="gpu/")
+    runs += at("cte-power", [300.0, 310.0], world=make_world("cpu"), folder="cpu/")
+    plot, _ = find(select(runs)).plots
     (legend,) = plot.figure.legends
     assert {text.get_text() for text in legend.get_texts()} == {"cte-power, cpu", "cte-power, gpu"}
     assert plot.figure.get_suptitle() == "Training time by site, n = 2 runs each; all points, median"

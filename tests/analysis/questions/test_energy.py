@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from analysis_builders import rows_of
 from builders import make_trace, make_world, write_finished_run
 from PIL import Image
 
@@ -44,11 +45,6 @@ def write_runs(folder):
             folder / f"two-{seed}", seed=seed, traces=[traces["two"]], used_gpus={"node0": ["gpu0", "gpu1"]},
             world=make_world("cuda:0", "cuda:1"),
         )  # fmt: skip
-
-
-def rows_of(finding, number):
-    table = finding.tables[number]
-    return [dict(zip(table.headings, row, strict=True)) for row in table.rows]
 
 
 def test_energies_and_products_by_hand(tmp_path):

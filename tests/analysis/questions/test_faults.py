@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from analysis_builders import rows_of
 from builders import write_finished_run
 
 from analysis.questions.faults import find
@@ -9,11 +10,6 @@ from analysis.runs.reading import load_runs
 from common.model.weights import save_weights
 from common.run_folder.records import WEIGHTS_FILE
 from common.run_folder.world_changes import ElasticRecord, WorldChange
-
-
-def rows_of(table):
-    """Return the rows of a table by its headings."""
-    return [dict(zip(table.headings, row, strict=True)) for row in table.rows]
 
 
 def change(seconds, *, cause="a rank ended", lost=0, step=4):

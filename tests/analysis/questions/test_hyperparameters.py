@@ -20,6 +20,11 @@ def trial(batch, size, seconds, curve, **settings):
     return [made_run(name, seconds=seconds, global_batch=batch, size=size, curve=curve, classes=9, **settings)]
 
 
+def asked(*groups):
+    """Return what is found in groups of runs."""
+    return find(select(*groups))
+
+
 def study():
     return select(
         trial(96, LARGE, 13000.0, [0.2, 0.7, 0.81]),
@@ -70,7 +75,7 @@ def test_several_runs_are_one_trial_with_their_median():
         made_run(f"r{seed}", seconds=seconds, global_batch=64, seed=seed, curve=[0.1, last])
         for seed, seconds, last in ((1, 10.0, 0.8), (2, 12.0, 0.9), (3, 50.0, 0.85))
     ]
-    found = find(select(runs, [made_run("other", seconds=9.0, global_batch=128, curve=[0.1, 0.7])]))
+    found = asked(runs, [made_run("other", seconds=9.0, global_batch=128, curve=[0.1, 0.7])])
     row = rows_of(found, "Time and validation accuracy")[0]
     assert (row["n"], row["total, s"], row["min"], row["max"]) == (3, 12.0, 10.0, 50.0)
     assert row["last accuracy, %"] == pytest.approx(85.0)
@@ -78,7 +83,7 @@ def test_several_runs_are_one_trial_with_their_median():
 
 
 def test_what_never_learned_did_not_collapse():
-    found = find(select(trial(8, SMALL, 2.0, [0.11, 0.12]), trial(16, SMALL, 1.0, [0.11, 0.111])))
+    found = asked(trial(8, SMALL, 2.0, [0.11, 0.12]), trial(16, SMALL, 1.0, [0.11, 0.111]))
     assert "2 of 2 collapsed, fell or never learned" in found.answer
     remarks = [row["remark"] for row in rows_of(found, "Time and validation accuracy")]
     assert remarks == ["never better than guessing (11.1 %)"] * 2
@@ -93,7 +98,7 @@ def test_runs_that_differ_in_more_are_no_study():
             [made_run("a", seconds=1.0, global_batch=32, curve=[0.1, 0.2])],
             [made_run("b", seconds=1.0, global_batch=64, **changed)],
         ]
-        found = find(select(*runs))
+        found = asked(*runs)
         assert "there is nothing to compare" in found.answer and not found.tables and not found.plots
 
 
@@ -103,7 +108,7 @@ def test_both_frameworks_share_a_picture():
         for framework in ("torch", "keras")
         for batch in (32, 64)
     ]
-    found = find(select(*runs))
+    found = asked(*runs)
     (time,) = found.plots  # without validation there are no curves, and a note reports it
     assert [text.get_text() for text in time.figure.legends[0].get_texts()] == ["PyTorch", "Keras"]
     assert any("no accuracy curve" in note for note in found.notes)
@@ -111,11 +116,9 @@ def test_both_frameworks_share_a_picture():
 
 
 def test_no_number_and_no_time_are_plain_words():
-    found = find(
-        select(
-            [made_run("a", seconds=0.0, global_batch=32, accuracy=None)],
-            [made_run("b", seconds=1.0, global_batch=64, accuracy=math.nan, curve=[math.nan, math.nan])],
-        )
+    found = asked(
+        [made_run("a", seconds=0.0, global_batch=32, accuracy=None)],
+        [made_run("b", seconds=1.0, global_batch=64, accuracy=math.nan, curve=[math.nan, math.nan])],
     )
     assert "the fastest is 28x28 with batch 64 (accuracy not known)." in found.answer
     assert [row["total, s"] for row in rows_of(found, "Time and validation accuracy")] == [None, 1.0]
@@ -130,7 +133,7 @@ def test_the_share_of_validation_samples_by_hand():
                  curve=[0.5, 0.6])
         for samples, training, validation in ((640, 12.0, 23.5), (64, 15.0, 2.75))
     ]  # fmt: skip
-    found = find(select(runs))
+    found = asked(runs)
     rows = rows_of(found, "Time by the share")
     assert [row["validation samples"] for row in rows] == ["10.0 %", "1.0 %"]
     assert [(row["training, s/epoch"], row["validation, s/epoch"], row["total, s"]) for row in rows] == [
@@ -146,16 +149,14 @@ def test_runs_whose_share_is_not_recorded_are_listed_by_name():
         made_run(name, seconds=20.0, validation=seconds, data=unknown, config=unknown, hashes=unknown)
         for name, seconds in (("ten", 30.0), ("one", 3.0))
     ]
-    found = find(select(runs))
+    found = asked(runs)
     assert [row["validation samples"] for row in rows_of(found, "Time by the share")] == ["ten", "one"]
     assert any("not recorded: they are listed by name" in note for note in found.notes)
 
 
 def test_a_share_that_differs_with_the_resolution_is_flagged():
-    found = find(
-        select(
-            trial(8, SMALL, 2.0, [0.5, 0.6], samples=(5760, 640)), trial(8, LARGE, 4.0, [0.5, 0.6], samples=(6336, 64))
-        )
+    found = asked(
+        trial(8, SMALL, 2.0, [0.5, 0.6], samples=(5760, 640)), trial(8, LARGE, 4.0, [0.5, 0.6], samples=(6336, 64))
     )
     assert any(
         "share of validation samples differs too: 148x112 with batch 8 10.0 % and 295x222 with batch 8 1.0 %" in flag

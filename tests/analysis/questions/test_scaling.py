@@ -37,20 +37,22 @@ def runs_of(seconds, name, **settings):
     return made_runs(name, seconds=[seconds * one for one in SPREAD], **settings)
 
 
+def asked(*groups, **options):
+    """Return what is found in groups of runs."""
+    return find(select(*groups), **options)
+
+
 # Speedup and efficiency
 
 
 def test_a_base_with_as_many_ranks_as_the_others_has_no_curve(plots):
-    found = find(select(runs_of(90.0, "one"), runs_of(45.0, "two", threads=2)), base="one")
+    found = asked(runs_of(90.0, "one"), runs_of(45.0, "two", threads=2), base="one")
     assert len(rows_of(found, "Speedup over the base")) == 2 and found.plots == []
 
 
 def test_speedup_and_efficiency_by_hand_with_the_base_in_words():
-    found = find(
-        select(
-            runs_of(90.0, "one", validation=8.0, test=2.0),
-            runs_of(45.0, "two", validation=8.0, test=2.0, ranks=2),
-        )
+    found = asked(
+        runs_of(90.0, "one", validation=8.0, test=2.0), runs_of(45.0, "two", validation=8.0, test=2.0, ranks=2)
     )
     base, two = rows_of(found, "Speedup over the base")
     # Pairs of a seed: (90 x + 10) / (45 x + 10) at x = 1; all of the seven are near 100 / 55.
@@ -65,13 +67,11 @@ def test_speedup_and_efficiency_by_hand_with_the_base_in_words():
 
 
 def test_strong_and_weak_are_named_and_both_may_share_one_base(plots):
-    found = find(
-        select(
-            runs_of(100.0, "one", global_batch=64),
-            runs_of(60.0, "strong", ranks=2, global_batch=64),
-            runs_of(52.0, "weak", ranks=2, global_batch=128),
-            runs_of(80.0, "other", ranks=2, global_batch=32),
-        )
+    found = asked(
+        runs_of(100.0, "one", global_batch=64),
+        runs_of(60.0, "strong", ranks=2, global_batch=64),
+        runs_of(52.0, "weak", ranks=2, global_batch=128),
+        runs_of(80.0, "other", ranks=2, global_batch=32),
     )
     rows = rows_of(found, "Speedup over the base")
     assert [row["scaling"] for row in rows] == ["base", "strong", "weak", "other batch"]
@@ -87,7 +87,7 @@ def test_a_picture_of_many_curves_shows_the_first_of_each_framework_side_by_side
         for place in range(20)
         for ranks in (1, 2)
     ]
-    found = find(select(*groups))
+    found = asked(*groups)
     assert len(rows_of(found, "Speedup over the base")) == 80
     plot = found.plots[0]
     assert "; the first 12 of 40 curves" in plot.figure.get_suptitle()
@@ -119,16 +119,16 @@ def test_each_batch_has_its_base():
 
 def test_cores_shared_out_among_ranks_are_no_more_devices():
     cores = [{"devices": "cpu", "threads": 2}, {"devices": "cpu", "threads": 1, "ranks": 2, "global_batch": 128}]
-    found = find(select(runs_of(10.0, "one", **cores[0]), runs_of(8.0, "two", **cores[1])))
+    found = asked(runs_of(10.0, "one", **cores[0]), runs_of(8.0, "two", **cores[1]))
     assert rows_of(found, "Speedup over the base")[1]["efficiency"] == pytest.approx(1.25)
     assert any("as many cores" in note for note in found.notes)
 
 
 def test_runs_of_fewer_images_are_flagged():
-    found = find(select(runs_of(10.0, "one"), runs_of(9.0, "two", ranks=2)))
+    found = asked(runs_of(10.0, "one"), runs_of(9.0, "two", ranks=2))
     assert not any("not of the same work" in flag for flag in found.flags)
     half = runs_of(9.0, "two", ranks=2, steps=100)
-    found = find(select(runs_of(10.0, "one"), half))
+    found = asked(runs_of(10.0, "one"), half)
     assert any("trained 12,800 and 6,400 images" in flag for flag in found.flags)
 
 
@@ -136,15 +136,11 @@ def test_runs_of_fewer_images_are_flagged():
 
 
 def test_the_headline_is_the_fastest_of_the_same_accuracy_and_the_raw_one_is_next_to_it():
-    found = find(
-        select(
-            runs_of(100.0, "one", global_batch=128, accuracies=[0.79, 0.795, 0.8, 0.792, 0.797, 0.793, 0.796]),
-            runs_of(55.0, "large", ranks=2, global_batch=256,
-                    accuracies=[0.7, 0.73, 0.71, 0.72, 0.715, 0.725, 0.705]),
-            runs_of(62.5, "same", ranks=2, global_batch=128,
-                    accuracies=[0.791, 0.794, 0.799, 0.793, 0.797, 0.792, 0.797]),
-        )
-    )  # fmt: skip
+    found = asked(
+        runs_of(100.0, "one", global_batch=128, accuracies=[0.79, 0.795, 0.8, 0.792, 0.797, 0.793, 0.796]),
+        runs_of(55.0, "large", ranks=2, global_batch=256, accuracies=[0.7, 0.73, 0.71, 0.72, 0.715, 0.725, 0.705]),
+        runs_of(62.5, "same", ranks=2, global_batch=128, accuracies=[0.791, 0.794, 0.799, 0.793, 0.797, 0.792, 0.797]),
+    )
     (row,) = rows_of(found, "Speedup at equal accuracy")
     assert row["speedup at equal accuracy"] == pytest.approx(1.6) and row["by"] == "a batch of 128 (64 per rank)"
     assert row["raw speedup"] == pytest.approx(100 / 55) and row["its accuracy, %"] == pytest.approx(71.5)
@@ -172,12 +168,10 @@ def test_where_equal_accuracy_is_not_shown_the_smallest_sufficient_margin_is_rep
 
 
 def test_an_accuracy_that_is_no_number_is_not_the_same_and_few_runs_are_reported_as_few(plots):
-    found = find(
-        select(
-            runs_of(10.0, "one"),
-            [made_run("two", seconds=5.0, ranks=2, accuracy=math.nan, seed=9)],
-            [made_run("four", seconds=3.0, ranks=4, accuracy=0.9, seed=9)],
-        )
+    found = asked(
+        runs_of(10.0, "one"),
+        [made_run("two", seconds=5.0, ranks=2, accuracy=math.nan, seed=9)],
+        [made_run("four", seconds=3.0, ranks=4, accuracy=0.9, seed=9)],
     )
     assert "4 ranks are 3.333 times as fast (too few runs for an interval) as 1 rank." in found.answer
     assert "Equal accuracy is not shown: too few runs, or without an accuracy." in found.answer
@@ -215,26 +209,26 @@ def test_the_machine_of_the_base_scales_next_to_the_others(plots):
 
 def test_names_pick_some_runs_of_a_cell_as_the_base():
     runs = [*runs_of(1000.0, "slow", devices="cpu"), made_run("again-r1", seconds=3000.0, devices="cpu", seed=8)]
-    found = find(select(runs, runs_of(100.0, "fast")), base="again/1")
+    found = asked(runs, runs_of(100.0, "fast"), base="again/1")
     base, fast = rows_of(found, "Speedup over the base")
     assert (base["n"], base["total, s"], fast["speedup"]) == (1, 3000.0, pytest.approx(30.0))
 
 
 def test_one_np_alone_makes_no_speedup(plots):
     for runs in (runs_of(10.0, "one"), [made_run("one", seconds=0.0)], [made_run("one", seconds=math.nan)]):
-        found = find(select(runs))
+        found = asked(runs)
         assert "no speedup can be computed" in found.answer and not found.tables and not found.plots
 
 
 def test_runs_without_time_are_left_out(plots):
     runs = [*runs_of(10.0, "one"), *runs_of(5.0, "two", ranks=2), made_run("zero", seconds=0.0, ranks=2, seed=77)]
-    found = find(select(runs))
+    found = asked(runs)
     assert rows_of(found, "Speedup over the base")[1]["n"] == 7
     assert any("took no time" in flag for flag in found.flags)
 
 
 def test_a_single_run_each_gives_a_speedup_without_interval():
-    found = find(select([made_run("one", seconds=10.0)], [made_run("two", seconds=8.0, ranks=2)]))
+    found = asked([made_run("one", seconds=10.0)], [made_run("two", seconds=8.0, ranks=2)])
     row = rows_of(found, "Speedup over the base")[1]
     assert (row["speedup"], row["95 % interval"]) == (pytest.approx(1.25), None)
     assert "too few runs for an interval" in found.answer
@@ -363,7 +357,7 @@ def scaled(*sizes, **settings):
 
 
 def test_runs_are_projected_and_marked_as_such_in_table_and_plot(plots):
-    found = find(select(scaled(1, 2, 4, 8)))
+    found = asked(scaled(1, 2, 4, 8))
     row = next(row for row in rows_of(found, "Projection: not measured") if row["model"] == EXCHANGE.name)
     assert (row["np"], row["projected training, s"]) == (16, pytest.approx(true_seconds(16), rel=0.01))
     assert row["95 % interval"] and row["95 % interval of it"]
@@ -379,14 +373,14 @@ def test_runs_are_projected_and_marked_as_such_in_table_and_plot(plots):
 
 def test_a_projection_from_single_runs_notes_that_its_interval_lacks_their_noise():
     alone = [made_run(f"np{p}", seconds=true_seconds(p), ranks=p) for p in (1, 2, 4, 8)]
-    assert any("only one run on 1, 2, 4, 8 ranks" in note for note in find(select(alone)).notes)
-    assert not any("only one run" in note for note in find(select(scaled(1, 2, 4, 8))).notes)
+    assert any("only one run on 1, 2, 4, 8 ranks" in note for note in asked(alone).notes)
+    assert not any("only one run" in note for note in asked(scaled(1, 2, 4, 8)).notes)
 
 
 def test_other_strategies_have_curves_of_their_own_and_no_models():
     averaging = {"strategy": "averaging", "average_every": 8, "average_state": False}
     plain, other = scaled(1, 2, 4), scaled(1, 2, 4, strategy=averaging)
-    found = find(select(plain, other))
+    found = asked(plain, other)
     name = "PyTorch, mlp, made, averaging, every 8, no average state"
     bases = [row for row in rows_of(found, "Speedup over the base") if row["scaling"] == "base"]
     assert len(bases) == 2
@@ -396,13 +390,13 @@ def test_other_strategies_have_curves_of_their_own_and_no_models():
 
 
 def test_a_projection_too_far_or_from_too_little_is_refused_in_a_sentence():
-    found = find(select(scaled(1, 2, 4, 8)), project=64)
+    found = asked(scaled(1, 2, 4, 8), project=64)
     assert not any(table.title.startswith("Projection") for table in found.tables)
     assert any("no projection to 64 ranks" in note and "it may go to 16" in note for note in found.notes)
-    found = find(select(scaled(1, 2)), project=4)
+    found = asked(scaled(1, 2), project=4)
     assert any("no projection is supported: there are 2 numbers of ranks (1, 2)" in note for note in found.notes)
     assert not any(table.title.startswith(("Projection", "Models")) for table in found.tables)
-    found = find(select(scaled(1, 2, 4)))
+    found = asked(scaled(1, 2, 4))
     assert any(f"{EXCHANGE.name}: not tested on a point held out" in note for note in found.notes)
 
 
@@ -421,14 +415,14 @@ def test_a_projection_to_another_site_uses_its_figures():
     assert row["projected training, s"] == pytest.approx(compute / faster.ratio + true_seconds(4) - compute, rel=0.02)
     low, high = (float(edge) for edge in row["95 % interval"].split(" to "))
     assert low < compute / faster.high + true_seconds(4) - compute and high > row["projected training, s"]
-    (row,) = rows_of(find(select(scaled(1, 2, 4, 8, site="thesis-machine")), site="cte-power", project=8), "Projection")
+    (row,) = rows_of(asked(scaled(1, 2, 4, 8, site="thesis-machine"), site="cte-power", project=8), "Projection")
     passes = 2 * 7 / 8 * 4 * PARAMETERS * 2 * IMAGES / 64
     # Beyond the 4 GPUs of a node: 100 Gb/s.
     expected = 2 * IMAGES * TRUE["compute"] / 8 / faster.ratio + 14 * TRUE["latency"] * 200 + passes / 12.5e9
     assert row["projected training, s"] == pytest.approx(expected, rel=0.1)
-    found = find(select(scaled(1, 2, 4, 8)), site="cte-power")  # at "local", whose GPUs nobody knows
+    found = asked(scaled(1, 2, 4, 8), site="cte-power")  # at "local", whose GPUs nobody knows
     assert any("the GPU is not known of what ran at local" in note for note in found.notes)
-    found = find(select(scaled(1, 2, 4, 8, site="thesis-machine")), site="marenostrum5")  # made for it alone
+    found = asked(scaled(1, 2, 4, 8, site="thesis-machine"), site="marenostrum5")  # made for it alone
     assert any("no projection to marenostrum5: " in note and "memory bandwidth" in note for note in found.notes)
 
 

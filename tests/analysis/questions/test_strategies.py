@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from analysis_builders import made_record, rows_of, select
+from analysis_builders import made_record, plot_of, rows_of, select
 from builders import make_environment, make_status
 
 from analysis.questions.strategies.claims import TESTS, read_claims
@@ -75,6 +75,11 @@ def runs_of(
     return runs
 
 
+def asked(*groups):
+    """Return what is found in groups of runs."""
+    return find(select(*groups))
+
+
 def row_of(found, title, strategy):
     """Return the only row of a strategy in a table."""
     (row,) = [row for row in rows_of(found, title) if row["strategy"] == strategy]
@@ -86,17 +91,11 @@ def claim_of(found, start):
     return next(row for row in rows_of(found, "What documents claim") if row["claim"].startswith(start))
 
 
-def plot_of(found, name):
-    return next(plot for plot in found.plots if plot.name == name)
-
-
 def test_strategies_are_compared_with_allreduce_by_seed():
-    found = find(
-        select(
-            runs_of("ring", 100.0, sharing=sharing_of()),
-            runs_of("often", 80.0, strategy=EVERY8),
-            runs_of("seldom", 50.0, strategy=EVERY128, accuracy=0.8),
-        )
+    found = asked(
+        runs_of("ring", 100.0, sharing=sharing_of()),
+        runs_of("often", 80.0, strategy=EVERY8),
+        runs_of("seldom", 50.0, strategy=EVERY128, accuracy=0.8),
     )
     often = row_of(found, "Against plain allreduce", "averaging, every 8")
     assert often["time / allreduce"] == pytest.approx(0.8) and often["verdict"] == "faster"
@@ -109,13 +108,11 @@ def test_strategies_are_compared_with_allreduce_by_seed():
 
 
 def test_advice_is_one_sentence_per_framework():
-    found = find(
-        select(
-            runs_of("ring", 100.0),
-            runs_of("seldom", 50.0, strategy=EVERY128, accuracy=0.8),
-            runs_of("ring", 100.0, framework="keras"),
-            runs_of("often", 120.0, strategy=EVERY8, framework="keras"),
-        )
+    found = asked(
+        runs_of("ring", 100.0),
+        runs_of("seldom", 50.0, strategy=EVERY128, accuracy=0.8),
+        runs_of("ring", 100.0, framework="keras"),
+        runs_of("often", 120.0, strategy=EVERY8, framework="keras"),
     )
     nothing = "take allreduce: nothing is shown to be faster at the same accuracy, to within 0.5 points"
     assert found.answer == f"PyTorch: {nothing}; averaging is faster, its accuracy another. Keras: {nothing}."
@@ -124,12 +121,10 @@ def test_advice_is_one_sentence_per_framework():
 
 def test_the_exchange_is_compared_with_plain_allreduce_whatever_its_tuning():
     own, slow = (make_environment(variables={"HOROVOD_CYCLE_TIME": time}) for time in ("0.2", "5"))
-    found = find(
-        select(
-            runs_of("slow", 120.0, environment=slow, sharing=sharing_of()),
-            runs_of("each", 110.0, environment=own, device={"gradient_groups": "each"}),
-            runs_of("default", 100.0, environment=own),
-        )
+    found = asked(
+        runs_of("slow", 120.0, environment=slow, sharing=sharing_of()),
+        runs_of("each", 110.0, environment=own, device={"gradient_groups": "each"}),
+        runs_of("default", 100.0, environment=own),
     )
     rows = rows_of(found, "Against plain allreduce")
     assert [(row["strategy"], row["time / allreduce"]) for row in rows] == [
@@ -147,21 +142,21 @@ def test_what_runs_have_measured_of_groups_is_named():
         replace(run, record=replace(run.record, groups=MeasuredGroups(chosen=chosen)))
         for run, chosen in zip(auto, choices, strict=False)
     ]
-    found = find(select(auto, runs_of("default", 100.0)[: len(choices)]))
+    found = asked(auto, runs_of("default", 100.0)[: len(choices)])
     (row,) = rows_of(found, "Against plain allreduce")
     assert row["strategy"] == "allreduce, gradient groups auto (each in 2 runs, 2 in 1 run)"
 
 
 def test_many_comparisons_are_reported_to_find_some_by_chance():
     ring, often = runs_of("ring", 100.0), runs_of("often", 80.0, strategy=EVERY8)
-    assert not any("by chance" in note for note in find(select(ring, often)).notes)
-    found = find(select(ring, often, runs_of("seldom", 50.0, strategy=EVERY128)))
+    assert not any("by chance" in note for note in asked(ring, often).notes)
+    found = asked(ring, often, runs_of("seldom", 50.0, strategy=EVERY128))
     (note,) = [note for note in found.notes if "by chance" in note]
     assert note.startswith("2 comparisons, each at 95 %")
 
 
 def test_what_has_not_learned_is_not_advised():
-    found = find(select(runs_of("ring", 100.0, accuracy=0.1), runs_of("often", 80.0, strategy=EVERY8, accuracy=0.1)))
+    found = asked(runs_of("ring", 100.0, accuracy=0.1), runs_of("often", 80.0, strategy=EVERY8, accuracy=0.1))
     assert found.answer == (
         "PyTorch: averaging, every 8 is 1.25 times as fast as allreduce, but neither has learned: both guess."
     )
@@ -169,24 +164,22 @@ def test_what_has_not_learned_is_not_advised():
 
 def test_too_few_runs_decide_nothing():
     few = SPREAD[:2]
-    found = find(select(runs_of("ring", 100.0, spread=few), runs_of("often", 50.0, strategy=EVERY8, spread=few)))
+    found = asked(runs_of("ring", 100.0, spread=few), runs_of("often", 50.0, strategy=EVERY8, spread=few))
     assert row_of(found, "Against plain allreduce", "averaging, every 8")["verdict"] == "too few runs"
     assert found.answer.startswith("PyTorch: take allreduce")
 
 
 def test_runs_of_allreduce_alone_say_nothing(plots):
-    found = find(select(runs_of("ring", 100.0), runs_of("one", 150.0, ranks=1)))
+    found = asked(runs_of("ring", 100.0), runs_of("one", 150.0, ranks=1))
     assert not found.tables and not found.plots
     assert found.answer.startswith("No run shares its work in another way")
 
 
 def test_figures_of_what_was_exchanged():
     memory = memory_of(200_000_000, 300_000_000)
-    found = find(
-        select(
-            runs_of("ring", 100.0, sharing=sharing_of(seconds=10.0), isolation=memory),
-            runs_of("often", 80.0, strategy=EVERY8, sharing=sharing_of(sent=NotRecorded("hidden"))),
-        )
+    found = asked(
+        runs_of("ring", 100.0, sharing=sharing_of(seconds=10.0), isolation=memory),
+        runs_of("often", 80.0, strategy=EVERY8, sharing=sharing_of(sent=NotRecorded("hidden"))),
     )
     ring = row_of(found, "Time, accuracy", "allreduce")
     # 2 workers x 100 updates x (4 + 4) MB / 6400 images; of the formula 2 x 100 x 4 MB.
@@ -200,7 +193,7 @@ def test_figures_of_what_was_exchanged():
 def test_why_an_exchange_was_not_measured_is_a_note():
     def notes(seconds):
         often = runs_of("often", 80.0, strategy=EVERY8, sharing=sharing_of(seconds=seconds))
-        found = find(select(runs_of("ring", 100.0, sharing=sharing_of()), often))
+        found = asked(runs_of("ring", 100.0, sharing=sharing_of()), often)
         return [note for note in found.notes if note.startswith("exchange, %, is empty")]
 
     assert notes(NotRecorded("they overlap")) == ["exchange, %, is empty where it was not measured: they overlap"]
@@ -214,7 +207,7 @@ def test_staleness_is_that_of_all_pushes(plots):
     counts = staleness_of(cell)
     assert counts == {0: 100, 1: 88, 3: 10, 40: 2}
     assert [staleness_at(counts, share) for share in (0.5, 0.95, 1.0)] == [0, 3, 40]
-    found = find(select(runs_of("ring", 100.0), runs))
+    found = asked(runs_of("ring", 100.0), runs)
     row = row_of(found, "Time, accuracy", "averaging, every 8")
     assert (row["staleness: median"], row["95 % of pushes"], row["most"]) == (0, 3, 40)
     assert [row[2] for row in plot_of(found, "strategies-staleness").data.rows] == [100, 88, 10, 2]
@@ -223,13 +216,17 @@ def test_staleness_is_that_of_all_pushes(plots):
 def test_staleness_with_and_without_a_straggler_are_panels_of_their_own(plots):
     server = {"strategy": "server", "servers": 1, "staleness": "none"}
     few = SPREAD[:1]
-    found = find(
-        select(
-            runs_of("free", 80.0, strategy=server, sharing=sharing_of(seconds=10.0, staleness={"1": 9}), spread=few),
-            runs_of("free-2", 90.0, strategy=server, sharing=sharing_of(seconds=9.0, staleness={"2": 5}), spread=few,
-                    balance=slow(2)),
-        )
-    )  # fmt: skip
+    found = asked(
+        runs_of("free", 80.0, strategy=server, sharing=sharing_of(seconds=10.0, staleness={"1": 9}), spread=few),
+        runs_of(
+            "free-2",
+            90.0,
+            strategy=server,
+            sharing=sharing_of(seconds=9.0, staleness={"2": 5}),
+            spread=few,
+            balance=slow(2),
+        ),
+    )
     assert len(plot_of(found, "strategies-staleness").figure.axes) == 2
     parts = [row[1:] for row in plot_of(found, "strategies-parts").data.rows]
     assert parts == [
@@ -240,12 +237,10 @@ def test_staleness_with_and_without_a_straggler_are_panels_of_their_own(plots):
 
 
 def test_equal_time_is_cut_from_the_same_runs():
-    found = find(
-        select(
-            runs_of("ring", 120.0, curve=(0.4, 0.8, 0.9), spread=SPREAD[:1] * 2),
-            runs_of("often", 60.0, curve=(0.5, 0.6, 0.7), strategy=EVERY8, spread=SPREAD[:1] * 2),
-            runs_of("slow", 300.0, strategy=EVERY128, spread=SPREAD[:1] * 2),
-        )
+    found = asked(
+        runs_of("ring", 120.0, curve=(0.4, 0.8, 0.9), spread=SPREAD[:1] * 2),
+        runs_of("often", 60.0, curve=(0.5, 0.6, 0.7), strategy=EVERY8, spread=SPREAD[:1] * 2),
+        runs_of("slow", 300.0, strategy=EVERY128, spread=SPREAD[:1] * 2),
     )
     # After 60 s: all-reduce is halfway between its validations at 40 and 80 s, averaging at its end.
     ring = row_of(found, "At equal time", "allreduce")
@@ -258,12 +253,10 @@ def test_equal_time_is_cut_from_the_same_runs():
 
 
 def test_plots_have_their_data_and_what_is_missing_is_a_note(plots):
-    found = find(
-        select(
-            runs_of("ring", 100.0, sharing=sharing_of(seconds=10.0)),
-            runs_of("often", 80.0, strategy=EVERY8),
-            runs_of("seldom", 50.0, strategy=EVERY128, accuracy=0.8),
-        )
+    found = asked(
+        runs_of("ring", 100.0, sharing=sharing_of(seconds=10.0)),
+        runs_of("often", 80.0, strategy=EVERY8),
+        runs_of("seldom", 50.0, strategy=EVERY128, accuracy=0.8),
     )
     assert [plot.name for plot in found.plots] == [
         "strategies-accuracy-time", "strategies-accuracy-images", "strategies-interval", "strategies-parts",
@@ -305,10 +298,10 @@ def test_the_efficiency_is_that_against_one_rank_on_the_same_work(alone, efficie
 
 def test_the_efficiency_is_in_the_table_where_one_rank_did_the_work_alone():
     ways = [runs_of("ring", 100.0), runs_of("often", 80.0, strategy=EVERY8)]
-    found = find(select(runs_of("alone", 150.0, ranks=1), *ways))
+    found = asked(runs_of("alone", 150.0, ranks=1), *ways)
     assert row_of(found, "Time, accuracy", "allreduce")["efficiency, %"] == pytest.approx(75.0)
     assert row_of(found, "Time, accuracy", "averaging, every 8")["efficiency, %"] == pytest.approx(100 * 150 / 160)
-    assert row_of(find(select(*ways)), "Time, accuracy", "allreduce")["efficiency, %"] is None
+    assert row_of(asked(*ways), "Time, accuracy", "allreduce")["efficiency, %"] is None
 
 
 def pipeline(*, bytes_sent, memory):
@@ -329,7 +322,7 @@ def pipeline(*, bytes_sent, memory):
 
 def test_a_model_in_stages_has_its_bubble_its_schedule_and_its_memory(plots):
     ring = runs_of("ring", 100.0, sharing=sharing_of(), isolation=memory_of(400_000_000, 400_000_000))
-    found = find(select(ring, runs_of("layers", 150.0, **pipeline(bytes_sent=100.0, memory=300_000_000))))
+    found = asked(ring, runs_of("layers", 150.0, **pipeline(bytes_sent=100.0, memory=300_000_000)))
     row = row_of(found, "Time, accuracy", "layers, stages 2, microbatches 5")
     assert row["bubble, %"] == pytest.approx(100 / 6)
     assert row["waiting, %"] == pytest.approx(100 / 150)
@@ -359,7 +352,7 @@ def test_schedules_show_both_frameworks_and_every_number_of_stages(plots):
         for stages in (2, 3, 4)
         for microbatches in ((1, 2, 3, 5) if stages == 2 else (5,))
     ]  # fmt: skip
-    found = find(select(*runs))
+    found = asked(*runs)
     panels = dict.fromkeys(row[0] for row in plot_of(found, "strategies-schedule").data.rows)
     assert {(panel.split(",")[0], panel.split("stages ")[1][0]) for panel in panels} == {
         (framework, stages) for framework in ("PyTorch", "Keras") for stages in "234"
@@ -392,12 +385,10 @@ def test_a_model_too_large_for_one_rank_is_drawn_with_its_budget(plots):
     model = ModelRecord(
         name="mlp", outputs=10, parameters=10, multiply_adds_per_image=1, forecast_bytes=[200_000_000, 180_000_000]
     )
-    found = find(
-        select(
-            ended(runs_of("alone", 100.0, ranks=1, spread=SPREAD[:3], **budget)),
-            ended(runs_of("ring", 100.0, spread=SPREAD[:3], **budget)),
-            runs_of("layers", 150.0, model=model, **budget, **pipeline(bytes_sent=100.0, memory=300_000_000)),
-        )
+    found = asked(
+        ended(runs_of("alone", 100.0, ranks=1, spread=SPREAD[:3], **budget)),
+        ended(runs_of("ring", 100.0, spread=SPREAD[:3], **budget)),
+        runs_of("layers", 150.0, model=model, **budget, **pipeline(bytes_sent=100.0, memory=300_000_000)),
     )
     assert found.answer == (
         "PyTorch: within 250 MB per rank layers, stages 2, microbatches 5 trains, allreduce does not."
@@ -429,14 +420,14 @@ def slow(factor):
 
 def with_stragglers(*, averaging, shares, alone=150.0):
     """Return what is found of runs without a straggler and with one that takes twice as long."""
-    return find(
-        select(
-            runs_of("alone", alone, ranks=1),
-            runs_of("ring", 100.0), runs_of("often", 80.0, strategy=EVERY8),
-            runs_of("ring-2", 190.0, balance=slow(2)), runs_of("often-2", averaging, strategy=EVERY8, balance=slow(2)),
-            runs_of("shared-2", shares, balance={**slow(2), "shares": "auto"}),
-        )
-    )  # fmt: skip
+    return asked(
+        runs_of("alone", alone, ranks=1),
+        runs_of("ring", 100.0),
+        runs_of("often", 80.0, strategy=EVERY8),
+        runs_of("ring-2", 190.0, balance=slow(2)),
+        runs_of("often-2", averaging, strategy=EVERY8, balance=slow(2)),
+        runs_of("shared-2", shares, balance={**slow(2), "shares": "auto"}),
+    )
 
 
 def test_a_straggler_is_part_of_the_work(plots):
@@ -459,13 +450,14 @@ def test_a_straggler_is_part_of_the_work(plots):
 
 def test_longer_runs_of_another_experiment_are_no_runs_without_a_straggler(plots):
     longer = {"curve": (0.5, 0.6, 0.7, 0.8, 0.85, 0.9)}
-    found = find(
-        select(
-            runs_of("longer", 500.0, **longer), runs_of("longer-often", 450.0, strategy=EVERY8, **longer),
-            runs_of("ring", 100.0), runs_of("ring-2", 190.0, balance=slow(2)), runs_of("often", 80.0, strategy=EVERY8),
-            runs_of("often-2", 160.0, strategy=EVERY8, balance=slow(2)),
-        )
-    )  # fmt: skip
+    found = asked(
+        runs_of("longer", 500.0, **longer),
+        runs_of("longer-often", 450.0, strategy=EVERY8, **longer),
+        runs_of("ring", 100.0),
+        runs_of("ring-2", 190.0, balance=slow(2)),
+        runs_of("often", 80.0, strategy=EVERY8),
+        runs_of("often-2", 160.0, strategy=EVERY8, balance=slow(2)),
+    )
     (ax,) = plot_of(found, "strategies-stragglers").figure.axes
     lines = {line.get_label(): list(line.get_ydata()) for line in ax.get_lines() if len(line.get_xdata()) == 2}
     assert lines["allreduce"] == pytest.approx([100.0, 190.0])
@@ -494,12 +486,12 @@ def test_two_workers_are_almost_twice_as_fast_or_not(alone, verdict):
 
 
 def test_work_of_other_numbers_of_workers_is_compared_apart():
-    found = find(
-        select(
-            runs_of("ring", 100.0), runs_of("often", 80.0, strategy=EVERY8),
-            runs_of("ring4", 60.0, ranks=4), runs_of("often4", 30.0, strategy=EVERY8, ranks=4),
-        )
-    )  # fmt: skip
+    found = asked(
+        runs_of("ring", 100.0),
+        runs_of("often", 80.0, strategy=EVERY8),
+        runs_of("ring4", 60.0, ranks=4),
+        runs_of("often4", 30.0, strategy=EVERY8, ranks=4),
+    )
     ratios = [row["time / allreduce"] for row in rows_of(found, "Against plain allreduce")]
     assert ratios == pytest.approx([0.8, 0.5])
 
@@ -516,7 +508,7 @@ def test_every_claim_has_a_source_and_either_a_test_or_a_verdict():
 
 
 def test_claims_without_their_runs_cannot_be_tested():
-    found = find(select(runs_of("ring", 100.0), runs_of("often", 80.0, strategy=EVERY8)))
+    found = asked(runs_of("ring", 100.0), runs_of("often", 80.0, strategy=EVERY8))
     assert {
         row["verdict"] for row in rows_of(found, "What documents claim") if "no runs of" in row["found, or why not"]
     } == {"cannot be tested here"}
@@ -535,25 +527,22 @@ def test_claims_without_their_runs_cannot_be_tested():
     ],
 )
 def test_the_interval_trades_time_for_accuracy_or_does_not(seldom_accuracy, seldom_seconds, spread, verdict):
-    found = find(
-        select(
-            runs_of("ring", 100.0, spread=spread),
-            runs_of("often", 80.0, strategy=EVERY8, spread=spread),
-            runs_of("seldom", seldom_seconds, strategy=EVERY128, accuracy=seldom_accuracy, spread=spread),
-        )
+    found = asked(
+        runs_of("ring", 100.0, spread=spread),
+        runs_of("often", 80.0, strategy=EVERY8, spread=spread),
+        runs_of("seldom", seldom_seconds, strategy=EVERY128, accuracy=seldom_accuracy, spread=spread),
     )
     assert claim_of(found, "Workers train one or several")["verdict"] == verdict
 
 
 @pytest.mark.parametrize(("accuracy", "verdict"), [(0.9, "holds"), (0.7, "does not hold here")])
 def test_frameworks_are_alike_strategy_by_strategy(accuracy, verdict):
-    found = find(
-        select(
-            runs_of("ring", 100.0), runs_of("often", 80.0, strategy=EVERY8),
-            runs_of("ring", 100.0, framework="keras"),
-            runs_of("often", 80.0, strategy=EVERY8, framework="keras", accuracy=accuracy),
-        )
-    )  # fmt: skip
+    found = asked(
+        runs_of("ring", 100.0),
+        runs_of("often", 80.0, strategy=EVERY8),
+        runs_of("ring", 100.0, framework="keras"),
+        runs_of("often", 80.0, strategy=EVERY8, framework="keras", accuracy=accuracy),
+    )
     assert claim_of(found, "The accuracies of both frameworks")["verdict"] == verdict
 
 
@@ -575,12 +564,12 @@ def at_once(number, runs):
 def test_models_train_at_once_or_do_not(number, alone, verdict, words):
     seldom = {"strategy": EVERY128}
     beside = [at_once(number, runs) for runs in (runs_of("ring", 150.0), runs_of("seldom", 150.0, **seldom))]
-    found = find(select(*([runs_of("alone", alone, **seldom)] if alone else []), *beside))
+    found = asked(*([runs_of("alone", alone, **seldom)] if alone else []), *beside)
     claim = claim_of(found, "Hyper-parameter parallelism")
     assert claim["verdict"] == verdict and claim["found, or why not"].startswith(words)
 
 
 def test_old_runs_without_the_record_are_compared_too(plots):
     old = [replace(run, record=replace(run.record, sharing=None)) for run in runs_of("ring", 100.0)]
-    found = find(select(old, runs_of("often", 80.0, strategy=EVERY8)))
+    found = asked(old, runs_of("often", 80.0, strategy=EVERY8))
     assert row_of(found, "Time, accuracy", "allreduce")["bytes/image"] is None

@@ -9,17 +9,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from builders import finished_record, make_environment, make_status, write_finished_run, write_study
+from analysis_builders import rows_of, select, study
+from builders import finished_record, finished_run, make_environment, make_status, write_finished_run, write_study
 from PIL import Image
 
 from analysis.__main__ import main
 from analysis.output.tables import FORMATS
 from analysis.questions.aa_test import FEWEST_RUNS, paired_splits, unpaired_splits
+from analysis.questions.aa_test import seconds as seconds_of
 from analysis.questions.frameworks import find
 from analysis.runs import folders
 from analysis.runs.cells import cells_of
 from analysis.runs.reading import load_runs
-from analysis.runs.table import curve, runs_in, runs_to
+from analysis.runs.table import LoadedRun, curve, figures_of, runs_in, runs_to
 from analysis.runs.validity import run_flags
 from analysis.stats.inference import ratio
 from common.measurement.energy import EnergyRecord, EnergyTotals
@@ -93,17 +95,21 @@ def damaged(folder, how):
         ("binary", "is not a valid run folder"),
     ],
 )
-def test_damaged_folders_are_named_and_left_out(tmp_path, capsys, how, words):
-    both(tmp_path)
-    damaged(tmp_path / "torch-r3", how)
+def test_damaged_folders_are_named_and_left_out(tmp_path, how, words):
+    write_study(tmp_path, seconds=[5.0, 6.0, 7.0])
+    damaged(tmp_path / "run-r3", how)
     selection = load_runs([tmp_path])
-    assert len(selection.runs) == 11
+    assert len(selection.runs) == 2
     (line,) = selection.left_out
-    assert line.startswith("left out: ") and words in line and "torch-r3" in line
-    for command in ("frameworks", "check"):
-        text = shown(capsys, command, tmp_path)
-        assert f"flag: {line}" in text
-        assert "torch-r3" in shown(capsys, command, tmp_path, "--strict", code=2)
+    assert line.startswith("left out: ") and words in line and "run-r3" in line
+
+
+@pytest.mark.parametrize("command", ["frameworks", "check"])
+def test_a_damaged_folder_is_flagged_by_commands_and_refused(tmp_path, capsys, command):
+    both(tmp_path)
+    damaged(tmp_path / "torch-r3", "half a record")
+    assert f"flag: {load_runs([tmp_path]).left_out[0]}" in shown(capsys, command, tmp_path)
+    assert "torch-r3" in shown(capsys, command, tmp_path, "--strict", code=2)
 
 
 def test_links_that_lead_nowhere_are_passed_by(tmp_path):
@@ -161,62 +167,81 @@ def test_a_run_that_is_removed_while_folders_are_searched_is_named(tmp_path, mon
 # Cells
 
 
-def test_runs_of_other_settings_are_other_cells_and_say_what_differs(tmp_path):
-    write_study(tmp_path, seconds=[5.0, 5.0], name="plain")
-    write_study(tmp_path, seconds=[4.0], name="fast", settings={"optimizer": {"learning_rate": 0.05}})
-    write_study(tmp_path, seconds=[3.0], name="gloo", np=2, world={"controller": "gloo"})
-    write_study(tmp_path, seconds=[3.0], name="mpi", np=2, world={"controller": "mpi"})
-    assert [(cell.label, len(cell.runs)) for cell in cells_of(load_runs([tmp_path]).runs)] == [
-        ("cnn, mnist, np 1, learning rate 0.05", 1),
-        ("cnn, mnist, np 2, controller gloo", 1),
-        ("cnn, mnist, np 2, controller mpi", 1),
-        ("cnn, mnist, np 1, learning rate 0.01", 2),
-    ]
+def of(subject, **values):
+    return {"settings": {subject: values}}
 
 
-def test_settings_that_are_on_or_off_or_missing_are_shown_in_words(tmp_path):
-    write_study(tmp_path, seconds=[5.0], name="whole")
-    write_study(tmp_path, seconds=[5.0], name="short", settings={"training": {"max_steps": 4}})
-    write_study(tmp_path, seconds=[5.0], name="without", settings={"model": {"dropout": False}})
-    labels = [cell.label for cell in cells_of(load_runs([tmp_path]).runs)]
-    assert labels == [
-        "cnn, mnist, np 1, dropout, max steps 4",
-        "cnn, mnist, np 1, dropout, no max steps",
-        "cnn, mnist, np 1, no dropout, no max steps",
-    ]
+def prepared(path, mean):
+    return {"data": replace(finished_record().data, name=f"prepared:{path}", mean=[mean])}
 
 
-def test_how_a_device_computes_tells_cells_apart(tmp_path):
-    write_study(tmp_path, seconds=[5.0], name="plain")
-    for name, value in {"channels_last": False, "pinned_memory": True, "cudnn_benchmark": True}.items():
-        write_study(tmp_path, seconds=[5.0], name=f"with_{name}", settings={"device": {name: value}})
-    labels = [cell.label.removeprefix("cnn, mnist, np 1, ") for cell in cells_of(load_runs([tmp_path]).runs)]
-    assert labels == [
-        "no cudnn benchmark, channels last, no pinned memory",
-        "no cudnn benchmark, no channels last, no pinned memory",
-        "cudnn benchmark, channels last, no pinned memory",
-        "no cudnn benchmark, channels last, pinned memory",
-    ]
+@pytest.mark.parametrize(
+    ("runs", "cells"),
+    [
+        (
+            [{"seconds": [5.0, 5.0]}, of("optimizer", learning_rate=0.05)],
+            {"cnn, mnist, np 1, learning rate 0.01": 2, "cnn, mnist, np 1, learning rate 0.05": 1},
+        ),
+        (
+            [{"np": 2, "world": {"controller": name}} for name in ("gloo", "mpi")],
+            {"cnn, mnist, np 2, controller gloo": 1, "cnn, mnist, np 2, controller mpi": 1},
+        ),
+        (
+            [{}, of("training", max_steps=4), of("model", dropout=False)],
+            {
+                "cnn, mnist, np 1, dropout, no max steps": 1,
+                "cnn, mnist, np 1, dropout, max steps 4": 1,
+                "cnn, mnist, np 1, no dropout, no max steps": 1,
+            },
+        ),
+        (
+            [of("device", **{name: value}) for name, value in (
+                ("threads", None), ("channels_last", False), ("pinned_memory", True), ("cudnn_benchmark", True))],
+            {
+                "cnn, mnist, np 1, no cudnn benchmark, channels last, no pinned memory": 1,
+                "cnn, mnist, np 1, no cudnn benchmark, no channels last, no pinned memory": 1,
+                "cnn, mnist, np 1, no cudnn benchmark, channels last, pinned memory": 1,
+                "cnn, mnist, np 1, cudnn benchmark, channels last, no pinned memory": 1,
+            },
+        ),
+        (
+            [{}, *(of("strategy", strategy="averaging", average_every=every) for every in (8, 32, "epoch"))],
+            {
+                "cnn, mnist, np 1, allreduce": 1,
+                **{f"cnn, mnist, np 1, averaging, every {every}": 1 for every in (8, 32, "epoch")},
+            },
+        ),
+        (
+            [{}, {"environment": NotRecorded("an example")}],
+            {"cnn, mnist, np 1": 1, "cnn, mnist, np 1, machine not recorded": 1},
+        ),
+        (
+            [{"np": 2}, {"np": 2, "world": {"hosts": ["node1", "node2"], "local_size": 1}}],
+            {"cnn, mnist, np 2, hosts 1": 1, "cnn, mnist, np 2, hosts 2": 1},
+        ),
+        # The same images in another place, and those of other pixels.
+        (
+            [prepared("runs/a.safetensors", 0.5), prepared("/x/a.safetensors", 0.5), prepared("a.safetensors", 0.25)],
+            {
+                "cnn, prepared:a.safetensors, np 1, mean of pixels 0.5": 2,
+                "cnn, prepared:a.safetensors, np 1, mean of pixels 0.25": 1,
+            },
+        ),
+    ],
+)  # fmt: skip
+def test_what_differs_makes_another_cell_and_is_its_label(runs, cells):
+    found = cells_of(select(*(study(f"study{number}", **one) for number, one in enumerate(runs))).runs)
+    assert [(cell.label, len(cell.runs)) for cell in found] == [*cells.items()]
 
 
-def test_runs_by_other_strategies_are_cells_of_their_own(tmp_path):
-    write_study(tmp_path, seconds=[5.0], name="plain")
-    for every in (8, 32, "epoch"):
-        strategy = {"strategy": "averaging", "average_every": every}
-        write_study(tmp_path, seconds=[5.0], name=f"every_{every}", settings={"strategy": strategy})
-    labels = [cell.label.removeprefix("cnn, mnist, np 1, ") for cell in cells_of(load_runs([tmp_path]).runs)]
-    assert sorted(labels) == [
-        "allreduce",
-        "averaging, every 32",
-        "averaging, every 8",
-        "averaging, every epoch",
-    ]
+def test_what_is_unknown_for_another_reason_is_another_cell():
+    reasons = ("10 % for validation", "10 % for validation", "1 % for validation")
+    found = cells_of(select(*(study(f"s{place}", data=NotRecorded(one)) for place, one in enumerate(reasons))).runs)
+    assert [(cell.words, len(cell.runs)) for cell in found] == [("10 % for validation", 2), ("1 % for validation", 1)]
 
 
-def test_runs_on_shared_gpus_count_for_accuracy_alone(tmp_path):
-    write_study(tmp_path, seconds=[5.0], name="plain")
-    write_study(tmp_path, seconds=[5.0], name="shared", settings={"device": {"share_gpu": True}})
-    runs = load_runs([tmp_path]).runs
+def test_runs_on_shared_gpus_count_for_accuracy_alone():
+    runs = select(study("plain"), study("shared", **of("device", share_gpu=True))).runs
     assert list(runs.groupby("share_gpu")["timed"].sum()) == [1, 0]
     (shared,) = (run for run in runs_in(runs) if not run.timed)
     assert run_flags(shared) == ["its ranks shared GPUs (--share-gpu): its times are left out"]
@@ -224,43 +249,47 @@ def test_runs_on_shared_gpus_count_for_accuracy_alone(tmp_path):
     assert (len(plain.timed), len(other.finished), len(other.timed)) == (1, 1, 0)
 
 
-def test_cells_described_less_by_one_source_have_their_own_names(tmp_path):
-    write_study(tmp_path, seconds=[5.0])
-    write_finished_run(tmp_path / "undescribed", seed=2, environment=NotRecorded("an example"))
-    cells = cells_of(load_runs([tmp_path]).runs)
-    assert [cell.label for cell in cells] == ["cnn, mnist, np 1", "cnn, mnist, np 1, machine not recorded"]
+def test_runs_with_a_straggler_are_timed_only_if_it_is_the_subject():
+    slow = {"slow": "1:2"}
+    balances = ({}, slow, {**slow, "slow_is_subject": True})
+    runs = select(*(study(f"s{place}", **of("balance", **one)) for place, one in enumerate(balances))).runs
+    flags = [run_flags(run) for run in runs_in(runs) if not run.timed]
+    assert flags == [["a straggler was planted (--slow 1:2): its times are left out"]]
+    assert len(runs) == 3 and len(cells_of(runs)) == 3
 
 
-def test_ranks_on_one_host_and_on_several_are_other_cells(tmp_path):
-    write_study(tmp_path, seconds=[5.0, 5.0], name="one", np=2)
-    write_study(tmp_path, seconds=[7.0, 7.0], name="two", np=2, world={"hosts": ["node1", "node2"], "local_size": 1})
-    assert [(cell.label, len(cell.runs)) for cell in cells_of(load_runs([tmp_path]).runs)] == [
-        ("cnn, mnist, np 2, hosts 1", 2),
-        ("cnn, mnist, np 2, hosts 2", 2),
+def test_times_of_metered_unfinished_and_timeless_runs_do_not_count():
+    others = [
+        {"seconds": 50.0, "accuracy": 0.7, "energy": metered()},
+        {"seconds": 60.0, "accuracy": 0.1, "status": make_status()},
+        {"seconds": 0.0, "accuracy": 0.8},
     ]
+    (cell,) = cells_of(
+        select(study(seconds=[5.0, 6.0]), *(one_run(3 + place, **one) for place, one in enumerate(others))).runs
+    )
+    assert cell.seconds("training_seconds") == {1: 5.0, 2: 6.0}
+    assert cell.results("accuracy") == {1: 0.9, 2: 0.9, 3: 0.7, 5: 0.8}
 
 
-def test_images_in_a_file_are_the_same_in_another_place_unless_their_pixels_are_others(tmp_path):
-    def data(path, mean):
-        made = finished_record(tmp_path).data
-        return replace(made, name=f"prepared:{path}", mean=[mean])
-
-    write_finished_run(tmp_path / "here", data=data("runs/local/28x28.safetensors", 0.5))
-    write_finished_run(tmp_path / "there", seed=2, data=data("/gpfs/runs/28x28.safetensors", 0.5))
-    write_finished_run(tmp_path / "other", data=data("runs/28x28.safetensors", 0.25))
-    assert [(cell.label, len(cell.runs)) for cell in cells_of(load_runs([tmp_path]).runs)] == [
-        ("cnn, prepared:28x28.safetensors, np 1, mean of pixels 0.5", 2),
-        ("cnn, prepared:28x28.safetensors, np 1, mean of pixels 0.25", 1),
-    ]
+def one_run(seed, *, name="other", **changes):
+    """Return the run of a seed, alone."""
+    record, epochs = finished_run(Path(f"{name}-{seed}"), seed=seed, **changes)
+    return [LoadedRun(Path(f"{name}-{seed}"), record, record.status.state, figures_of(epochs))]
 
 
-def test_what_is_unknown_for_another_reason_is_another_cell(tmp_path):
-    for name, reason in (("a", "10 % for validation"), ("b", "10 % for validation"), ("c", "1 % for validation")):
-        write_finished_run(tmp_path / name, data=NotRecorded(reason))
-    assert [(cell.words, len(cell.runs)) for cell in cells_of(load_runs([tmp_path]).runs)] == [
-        ("10 % for validation", 2),
-        ("1 % for validation", 1),
-    ]
+def test_runs_of_one_seed_are_one_result_and_a_metered_one_unpairs_no_time():
+    again, other = one_run(2, name="again", seconds=7.0, accuracy=0.81), one_run(1, seconds=50.0, energy=metered())
+    (cell,) = cells_of(select(study(seconds=[5.0, 6.0], accuracy=[0.9, 0.8]), again, other).runs)
+    assert cell.results("accuracy") == {1: 0.9, 2: pytest.approx(0.805)}
+    assert cell.seconds("training_seconds") == {1: 5.0, "run-r2": 6.0, "again-2": 7.0}
+
+
+def test_seconds_to_a_target_are_those_of_the_first_epoch_that_reaches_it():
+    selection = select(study(seconds=[9.0], accuracies=[0.5, 0.91, 0.9]))
+    assert [runs_to(selection, accuracy)["seconds_to_target"][0] for accuracy in (0.9, 0.5)] == [6.0, 3.0]
+    assert math.isnan(runs_to(selection, 0.92)["seconds_to_target"][0])
+    (run,) = runs_in(selection.runs)
+    assert run.total_seconds == 14.0 and run.epoch_seconds == 3.0 and run.steady_epoch_seconds == 2.25
 
 
 def metered():
@@ -274,31 +303,12 @@ def metered():
     )  # fmt: skip
 
 
-def test_times_of_metered_unfinished_and_timeless_runs_do_not_count(tmp_path):
-    write_study(tmp_path, seconds=[5.0, 6.0])
-    write_finished_run(tmp_path / "metered", seed=3, seconds=50.0, accuracy=0.7, energy=metered())
-    write_finished_run(tmp_path / "killed", seed=4, seconds=60.0, accuracy=0.1, status=make_status())
-    write_finished_run(tmp_path / "timeless", seed=5, seconds=0.0, accuracy=0.8)
-    (cell,) = cells_of(load_runs([tmp_path]).runs)
-    assert cell.seconds("training_seconds") == {1: 5.0, 2: 6.0}
-    assert cell.results("accuracy") == {1: 0.9, 2: 0.9, 3: 0.7, 5: 0.8}
-
-
-def test_seconds_to_a_target_are_those_of_the_first_epoch_that_reaches_it(tmp_path):
-    write_finished_run(tmp_path / "a", accuracies=[0.5, 0.91, 0.9], seconds=9.0)
-    selection = load_runs([tmp_path])
-    assert [runs_to(selection, accuracy)["seconds_to_target"][0] for accuracy in (0.9, 0.5)] == [6.0, 3.0]
-    assert math.isnan(runs_to(selection, 0.92)["seconds_to_target"][0])
-    (run,) = runs_in(selection.runs)
-    assert run.total_seconds == 14.0 and run.epoch_seconds == 3.0 and run.steady_epoch_seconds == 2.25
-
-
 # frameworks
 
 
 def test_frameworks_are_compared_by_seed(tmp_path, capsys):
     finding = find(load_runs([both(tmp_path)]))
-    (row,) = [dict(zip(finding.tables[0].headings, row, strict=True)) for row in finding.tables[0].rows]
+    (row,) = rows_of(finding, 0)
     assert row["pairs"] == "6 by seed" and row["verdict"] == "Keras faster" and row["within 0.5 points"] == "same"
     walsh = sorted(math.log(KERAS[a] * KERAS[b] / TORCH[a] / TORCH[b]) / 2 for a in range(6) for b in range(a, 6))
     assert row["Keras / PyTorch time"] == pytest.approx(math.exp(walsh[10]))
@@ -308,8 +318,7 @@ def test_frameworks_are_compared_by_seed(tmp_path, capsys):
     assert finding.answer == (
         "Keras trains 1.25 times as fast as PyTorch (n = 6). The accuracy is the same to within 0.5 points."
     )
-    times = {row[0]: dict(zip(finding.tables[1].headings, row, strict=True)) for row in finding.tables[1].rows}
-    torch = times["PyTorch"]
+    torch = next(row for row in rows_of(finding, 1) if "PyTorch" in row.values())
     assert torch["training, s"] == pytest.approx(10.15) and torch["95 % interval"] == "9.80 to 10.40"
     assert torch["mean of the middle"] == pytest.approx(10.15) and torch["mean"] == pytest.approx(10.1333, abs=1e-4)
     assert torch["images/s"] == pytest.approx(6 / sum(seconds / 360 for seconds in TORCH))
@@ -377,14 +386,6 @@ def test_one_framework_alone_is_compared_with_nothing(tmp_path, capsys):
     assert "there is nothing to compare" in text and "no runs of another framework" in text and "10.15" in text
 
 
-@pytest.mark.parametrize("n", [1, 3, 4])
-def test_few_runs_decide_nothing_or_little(tmp_path, n):
-    for framework, seconds in (("torch", TORCH), ("keras", KERAS)):
-        write_study(tmp_path, name=framework, framework=framework, seconds=seconds[:n])
-    verdict = {1: "too few runs", 3: "too few runs", 4: "Keras faster"}[n]  # 4 against 4: 2 / 70 < 5 %
-    assert find(load_runs([tmp_path])).tables[0].rows[0][5] == verdict
-
-
 def test_equal_times_and_strange_values_are_handled(tmp_path, capsys, plots):
     for framework in ("torch", "keras"):
         write_study(tmp_path, name=framework, framework=framework, seconds=[5.0] * 6)
@@ -397,14 +398,6 @@ def test_equal_times_and_strange_values_are_handled(tmp_path, capsys, plots):
     assert "its training took no time" in text and "7 (2 without)" in text and "not shown" in text
 
 
-def test_many_comparisons_are_reported_to_find_some_by_chance(tmp_path):
-    both(tmp_path / "one")
-    assert not any("by chance" in note for note in find(load_runs([tmp_path])).notes)
-    both(tmp_path / "two", np=2)
-    (note,) = [note for note in find(load_runs([tmp_path])).notes if "by chance" in note]
-    assert note.startswith("2 comparisons, each at 95 %")
-
-
 @pytest.mark.parametrize("form", FORMATS)
 def test_what_is_not_refused_is_reported_with_strict_too(tmp_path, capsys, form):
     both(tmp_path / "runs")
@@ -412,6 +405,28 @@ def test_what_is_not_refused_is_reported_with_strict_too(tmp_path, capsys, form)
     assert main(["frameworks", str(tmp_path / "runs"), "--strict", "--format", form, *folder]) == 0
     captured = capsys.readouterr()
     assert "Keras trains 1.25 times as fast as PyTorch" in (captured.out if form == "text" else captured.err)
+
+
+@pytest.mark.parametrize(("n", "verdict"), [(1, "too few runs"), (3, "too few runs"), (4, "Keras faster")])
+def test_few_runs_decide_nothing_or_little(n, verdict):  # 4 against 4: 2 / 70 < 5 %
+    assert find(select(*both_alike(n))).tables[0].rows[0][5] == verdict
+
+
+def both_alike(n=6, **changes):
+    return [study(framework, framework=framework, seconds=seconds[:n], **changes)
+            for framework, seconds in (("torch", TORCH), ("keras", KERAS))]  # fmt: skip
+
+
+def test_repeated_seeds_are_not_paired():
+    again = study("again", framework="keras", seconds=[8.0] * 6)
+    assert find(select(*both_alike(), again)).tables[0].rows[0][1] == "12 and 6 runs"
+
+
+def test_many_comparisons_are_reported_to_find_some_by_chance():
+    one = both_alike()
+    assert not any("by chance" in note for note in find(select(*one)).notes)
+    (note,) = [note for note in find(select(*one, *both_alike(np=2))).notes if "by chance" in note]
+    assert note.startswith("2 comparisons, each at 95 %")
 
 
 # check
@@ -455,24 +470,6 @@ def test_what_makes_runs_together_invalid_is_reported(tmp_path, capsys):
     assert "PyTorch, cnn, mnist, np 1: profiled or metered runs are among timed ones" in text
     write_finished_run(tmp_path / "other" / "alone", np=2)
     assert "one timed run alone shows nothing" in shown(capsys, "check", tmp_path / "other")
-
-
-def test_runs_of_one_seed_are_one_result_and_a_metered_one_unpairs_no_time(tmp_path):
-    write_study(tmp_path, seconds=[5.0, 6.0], accuracy=[0.9, 0.8])
-    write_finished_run(tmp_path / "again", seed=2, seconds=7.0, accuracy=0.81)
-    write_finished_run(tmp_path / "metered", seed=1, seconds=50.0, accuracy=0.9, energy=metered())
-    (cell,) = cells_of(load_runs([tmp_path]).runs)
-    assert cell.results("accuracy") == {1: 0.9, 2: pytest.approx(0.805)}
-    assert cell.seconds("training_seconds") == {
-        1: 5.0, str(tmp_path / "run-r2"): 6.0, str(tmp_path / "again"): 7.0
-    }  # fmt: skip
-
-
-def test_repeated_seeds_are_not_paired(tmp_path):
-    both(tmp_path)
-    for number in range(6):
-        write_finished_run(tmp_path / f"again-{number}", framework="keras", seed=number + 1, seconds=8.0)
-    assert find(load_runs([tmp_path])).tables[0].rows[0][1] == "12 and 6 runs"
 
 
 def test_other_versions_and_variables_are_flagged(tmp_path, capsys):
@@ -541,21 +538,14 @@ def test_enough_runs_are_required_and_reported(tmp_path, capsys):
     assert "6 pairs" in text and "20 pairs" in text and (tmp_path / "plots" / "aa-test.svg").exists()
 
 
-def test_splits_are_of_the_order_in_which_runs_were_made(tmp_path):
-    from analysis.questions.aa_test import seconds
-
-    for number, second in enumerate((30, 10, 20)):
-        status = make_status(state="finished", started_at=f"2026-11-21T08:00:{second}.000+00:00")
-        write_finished_run(tmp_path / f"r{number}", seed=number, seconds=float(second), status=status)
-    (cell,) = cells_of(load_runs([tmp_path]).runs)
-    assert seconds(cell).tolist() == [10.0, 20.0, 30.0]
-
-
-def test_runs_with_a_straggler_are_timed_only_if_it_is_the_subject(tmp_path):
-    slow = {"slow": "1:2"}
-    for name, balance in (("plain", {}), ("slow", slow), ("subject", {**slow, "slow_is_subject": True})):
-        write_study(tmp_path, seconds=[5.0], name=name, settings={"balance": balance})
-    runs = load_runs([tmp_path]).runs
-    flags = [run_flags(run) for run in runs_in(runs) if not run.timed]
-    assert flags == [["a straggler was planted (--slow 1:2): its times are left out"]]
-    assert len(runs) == 3 and len(cells_of(runs)) == 3
+def test_splits_are_of_the_order_in_which_runs_were_made():
+    runs = [
+        one_run(
+            second,
+            seconds=float(second),
+            status=make_status(state="finished", started_at=f"2026-11-21T08:00:{second}.000+00:00"),
+        )
+        for second in (30, 10, 20)
+    ]
+    (cell,) = cells_of(select(*runs).runs)
+    assert seconds_of(cell).tolist() == [10.0, 20.0, 30.0]

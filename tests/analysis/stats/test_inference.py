@@ -152,11 +152,11 @@ def test_equal_values_differ_by_nothing(n):
 
 def test_sameness_needs_a_margin_and_runs():
     base = by_key([0.980, 0.981, 0.982, 0.981, 0.980, 0.983, 0.982, 0.981])
-    near, far = ({key: value + step for key, value in base.items()} for step in (0.001, 0.02))
+    near, far, below = ({key: value + step for key, value in base.items()} for step in (0.001, 0.02, -0.02))
     noisy = by_key([0.95, 0.99, 0.97, 0.99, 0.96, 0.99, 0.98, 0.97])
     assert equivalence(near, base, margin=0.005) == "same"
     assert equivalence(near, base, margin=0.0005) == "different"
-    assert equivalence(far, base, margin=0.005) == "different"
+    assert equivalence(far, base, margin=0.005) == equivalence(below, base, margin=0.005) == "different"
     assert equivalence(noisy, base, margin=0.005) == "not shown"
     assert equivalence({1: 0.98}, {1: 0.98}, margin=0.005) == "not shown", "one run shows nothing"
 

@@ -61,7 +61,7 @@ def energies(folder, pattern):
 
 
 def test_every_number_follows_and_every_difference_has_its_reason(compared):
-    rows = [dict(zip(table.headings, row, strict=True)) for table in compared.tables for row in table.rows]
+    rows = [row for table in compared.tables for row in rows_of(table)]
     found = {(row["of"], row["what"]): row for row in rows if "what" in row}
     assert found.keys() == NUMBERS.keys()
     for key, expected in NUMBERS.items():
@@ -94,13 +94,11 @@ def test_the_products_printed_in_the_thesis_are_those_of_its_published_sums(fold
 def test_the_energy_command_gives_the_same_energies_and_products(energy):
     words = {"cpu": ("np 1", ", cpu"), "gpu1": ("np 1", "gpu", "none"), "gpu1-wrapped": ("np 1", "gpu", "ddp"),
              "gpu2": ("np 2",)}  # fmt: skip
-    tables = [[dict(zip(table.headings, row, strict=True)) for row in table.rows] for table in energy.tables[:2]]
 
     def rows_of_environment(name, published=False):
         return [
             row
-            for rows in tables
-            for row in rows
+            for row in rows_of(energy, 0) + rows_of(energy, 1)
             if all(word in row["cell"] for word in words[name]) and ("published" in row["cell"]) == published
         ]
 

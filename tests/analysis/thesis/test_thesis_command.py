@@ -9,6 +9,7 @@ from collections import defaultdict
 from typing import Any
 
 import pytest
+from analysis_builders import rows_of
 from builders import write_study
 from made_thesis import EPOCHS, RESULTS, make_thesis
 
@@ -48,7 +49,7 @@ def tables_of(runs):
     """Return the part of each title before the colon -> rows, as the command computes them."""
     found = defaultdict(list)
     for table in find(load_runs([runs])).tables:
-        found[table.title.partition(":")[0]] += [dict(zip(table.headings, row, strict=True)) for row in table.rows]
+        found[table.title.partition(":")[0]] += rows_of(table)
     return found
 
 

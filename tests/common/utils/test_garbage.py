@@ -28,7 +28,7 @@ program, sys.argv = sys.argv[1], sys.argv[1:]
     "command",
     [
         ["analysis", "ring", "--np", "2"],
-        ["torch_impl/train.py", "--version"],
+        pytest.param(["torch_impl/train.py", "--version"], marks=pytest.mark.ci),
         pytest.param(["launch", "sites"], marks=pytest.mark.ci),
         pytest.param(["keras_impl/train.py", "--version"], marks=pytest.mark.ci),
     ],

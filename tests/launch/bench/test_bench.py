@@ -12,8 +12,7 @@ from common.checks.bench_record import COMMAND, BenchRecord
 from common.checks.result_file import read_result
 from common.errors import UserError
 from launch.__main__ import main
-from launch.bench import command, started_commands
-from launch.bench.memory import memory_of_second_rank
+from launch.bench import command, memory, started_commands
 from launch.starting.processes import started
 
 
@@ -85,27 +84,31 @@ def test_a_report_is_made_and_then_found_up_to_date(monkeypatch):
     assert "chapters" in made and "is up to date" in again and "chapters" in made_anew
 
 
+# Maps a file, waits until the other rank has, too, and stays for so many seconds.
 RANK = """
-import mmap, sys, time
-with open(sys.argv[1], "r+b") as file:
+import mmap, pathlib, sys, time
+folder, own, seconds = pathlib.Path(sys.argv[1]), sys.argv[2], float(sys.argv[3])
+with open(folder / "shared", "r+b") as file:
     held = mmap.mmap(file.fileno(), 0)
     sum(held[::4096])
-    time.sleep(float(sys.argv[2]))
+    (folder / own).touch()
+    while not (folder / "0").exists() or not (folder / "1").exists():
+        time.sleep(0.01)
+    time.sleep(seconds)
 """
 SHARED_BYTES = 60_000_000
 
 
-@pytest.mark.parametrize("first_seconds", [1.2, 3.5], ids=["the first ends earlier", "the first ends later"])
-def test_the_memory_is_that_of_the_second_rank_beside_the_first(first_seconds, tmp_path):
+@pytest.mark.parametrize("stay", [("1", "2"), ("2", "1")], ids=["the first ends earlier", "the first ends later"])
+def test_the_memory_is_that_of_the_second_rank_beside_the_first(stay, tmp_path, monkeypatch):
     """Of a file that both have mapped, each has half; also when the first has ended and nobody has waited for it."""
-    file = tmp_path / "shared"
-    file.write_bytes(bytes(SHARED_BYTES))
-    ranks = [["env", f"OMPI_COMM_WORLD_RANK={number}", sys.executable, "-c", RANK, str(file), str(seconds)]
-             for number, seconds in enumerate((first_seconds, 3.0))]  # fmt: skip
+    monkeypatch.setattr(memory, "WINDOW_SECONDS", 0.5)
+    (tmp_path / "shared").write_bytes(bytes(SHARED_BYTES))
+    python = [sys.executable, "-c", RANK, str(tmp_path)]
+    ranks = [["env", f"OMPI_COMM_WORLD_RANK={rank}", *python, rank, stay[int(rank)]] for rank in "01"]
     started_both = f"import subprocess as s; both = [s.Popen(one) for one in {ranks}]; both[1].wait()"
     with subprocess.Popen([sys.executable, "-c", started_both]) as process:
-        found = memory_of_second_rank(process, limit=60)
-    assert found is not None
+        found = memory.memory_of_second_rank(process, limit=60)
     assert SHARED_BYTES / 2 < found < 0.8 * SHARED_BYTES
 
 

@@ -45,6 +45,7 @@ def moved(tmp_path_factory):
     return copy_environment(tmp_path_factory.mktemp("moved") / "environment")
 
 
+@pytest.mark.ci
 def test_a_script_alone_is_one_rank():
     assert initialized(ENVIRONMENT) == ["rank 0 of 1, True, True"]
 

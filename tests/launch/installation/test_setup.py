@@ -9,11 +9,12 @@ import subprocess
 import sys
 import threading
 import tomllib
+from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
 
-import psutil
 import pytest
+from made_programs import ended_with_the_test, is_running
 from waiting import wait_until
 
 from common.errors import EXIT_CODE_USER_ERROR, UserError
@@ -294,26 +295,20 @@ def test_a_second_set_up_starts_no_program(clone, state, monkeypatch, capsys):
 
 def test_a_set_up_waits_for_another_one_in_the_same_clone(clone):
     state, request = setup_state.SetupState(clone), Request(root=clone)
-    with setup_state.locked(state):
+    with ExitStack() as unlock:
+        unlock.enter_context(setup_state.locked(state))
         state.begin(request)
         fake_environment(clone)
         command = [BASE_PYTHON, str(ROOT / "launch" / "setup.py"), "--root", str(clone), "--no-gpu"]
-        second = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        assert "another set-up works in this clone" in second.stdout.readline()
-        state.finish(request)
-    rest, _ = second.communicate(timeout=20)
-    assert (second.returncode, rest) == (0, "")
+        started = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
+        with ended_with_the_test(started) as second:
+            assert "another set-up works in this clone" in second.stdout.readline()
+            state.finish(request)
+            unlock.close()
+            assert (second.stdout.read(), second.wait(60)) == ("", 0)
 
 
 # Interruption
-
-
-def is_running(process):
-    """Return whether a process still runs; one that ended and was not waited for does not."""
-    try:
-        return psutil.Process(process).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
 
 
 def test_termination_ends_the_command_and_leaves_the_mark(clone, state):
@@ -382,6 +377,14 @@ def test_a_failed_command_names_the_log(clone, state):
     assert "compiling" in state.log.read_text(encoding="utf-8")
 
 
+# What mpirun adds, which does not hide the reason.
+MPIRUNS_LINES = (
+    "--------------------------------------------------------------------------\n"
+    "Primary job  terminated normally, but 1 process returned\na non-zero exit code.\n"
+    "--------------------------------------------------------------------------\n"
+)
+
+
 @pytest.mark.parametrize(
     ("output", "what"),
     [
@@ -400,6 +403,15 @@ def test_a_failed_command_names_the_log(clone, state):
         ),
         ("Traceback (most recent call last):\nImportError: libmpi.so.40", "ImportError: libmpi.so.40"),
         ("", "a command failed: nothing"),
+        (
+            f"Traceback (most recent call last):\n  File\nImportError: a.so: undefined symbol: x\n{MPIRUNS_LINES}",
+            "ImportError: a.so: undefined symbol: x",
+        ),
+        (
+            f"[vm:1] *** Process received signal ***\n{MPIRUNS_LINES}mpirun noticed that rank 0 exited on signal 11",
+            "exited on signal 11",
+        ),
+        (f"keras_impl/horovod_trial.py: error: two copies of a. Received: b\n{MPIRUNS_LINES}", "two copies of a"),
     ],
 )
 def test_output_is_explained(output, what):

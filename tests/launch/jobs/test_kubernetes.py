@@ -137,7 +137,7 @@ def expand(text, variables):
     return re.sub(r"\$\$|\$\(([^)]*)\)", value, text)
 
 
-@given(st.text(alphabet="$()aHOME \n"))
+@given(st.lists(st.sampled_from(["$", "$$", "(", ")", "a", "HOME", "$(HOME)", "$(", " ", "\n"])).map("".join))
 def test_kubernetes_replaces_nothing_in_a_command(text):
     assert expand(kubernetes.literal(text), {"HOME": "elsewhere", "": "empty", "a": "b"}) == text
     assert expand("$(HOME)$$", {"HOME": "elsewhere"}) == "elsewhere$"  # it would

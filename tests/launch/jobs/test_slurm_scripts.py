@@ -14,10 +14,11 @@ from pathlib import Path
 
 import pytest
 from rendered_files import assert_as_kept
+from sites_and_jobs import job_record
 from waiting import wait_until
 
 from common.errors import UserError
-from launch.jobs.job import Job, JobRecord, JobStatus
+from launch.jobs.job import Job, JobStatus
 from launch.jobs.schedulers import slurm
 from launch.sites.container import ContainerOptions
 from launch.sites.site_files import read_launch_site
@@ -388,11 +389,8 @@ def test_no_word_is_read_by_the_shell(tmp_path, launcher, request):
     assert set(tmp_path.rglob("hit")) == before == set()
 
 
-def record(*, identifier="7", repeats=1):
-    return JobRecord(
-        name="trial", site="slurm", id=identifier, submitted_at="2026-11-21T12:00:00+00:00", command=[], size=2,
-        repeats=repeats, runs=[],
-    )  # fmt: skip
+def record(*, repeats=1):
+    return job_record("slurm", name="trial", id="7", size=2, repeats=repeats)
 
 
 @pytest.mark.parametrize(

@@ -232,14 +232,10 @@ def train(python, framework, target, folder, **variables):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("kind", ["folder", "tar"])
-def test_a_full_bundle_sets_up_and_trains_without_network(tmp_path, kind):
+def test_a_full_bundle_sets_up_and_trains_without_network(tmp_path):
     """All of it: the wheels of this clone's set-up, an empty home, both frameworks."""
-    out = tmp_path / ("bundle.tar" if kind == "tar" else "bundle")
-    run_launch("stage", "-o", out, "--uncommitted", "--dataset", "mnist")
+    run_launch("stage", "-o", tmp_path / "bundle", "--uncommitted", "--dataset", "mnist")
     target, home = tmp_path / "there", tmp_path / "home"
-    if kind == "tar":
-        subprocess.run(["tar", "xf", str(out)], cwd=tmp_path, check=True, timeout=HANG_SECONDS)
     unstage_it = [BASE_PYTHON, "-I", "bundle/unstage.py", "--folder", target]
     printed = without_network(unstage_it, folder=tmp_path, home=home)
     assert "building Horovod" not in printed

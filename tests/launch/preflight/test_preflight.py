@@ -18,12 +18,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import psutil
 import pytest
+from made_programs import is_running
 from processes import environment
 from real_slurm import real_slurm, why_not
 from sites_and_jobs import own_site
 from two_hosts import SSH_PORT, several_hosts
+from waiting import wait_until
 
 from common.errors import UserError
 from launch.__main__ import main
@@ -526,19 +527,6 @@ def test_ssh_to_a_port_where_nobody_listens_or_answers(tmp_path, capsys):
     assert table[-1].startswith("1 of 13 checks passed, in ")
 
 
-def gone(process):
-    """Return whether a process has ended; waits for it."""
-    deadline = time.monotonic() + 120
-    while time.monotonic() < deadline:
-        try:
-            if psutil.Process(process).status() == psutil.STATUS_ZOMBIE:
-                return True
-        except psutil.NoSuchProcess:
-            return True
-        time.sleep(0.05)
-    return False
-
-
 def test_a_host_that_hangs_is_given_up_and_what_ran_is_ended(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("launch.preflight.survey.LIMIT_SECONDS", 1)
     number = tmp_path / "number"
@@ -548,22 +536,21 @@ def test_a_host_that_hangs_is_given_up_and_what_ran_is_ended(tmp_path, monkeypat
         code, found, _ = run_preflight("--site", site, "--runs-folder", str(tmp_path), capsys=capsys)
     assert code == 2
     assert found["hosts"]["lines"][0].startswith("a: no answer within 1 s. Check whether the host is overloaded")
-    assert gone(int(number.read_text()))
+    wait_until(lambda: not is_running(int(number.read_text())))
 
 
 def test_an_interruption_ends_the_commands_on_all_hosts(tmp_path):
     number = tmp_path / "number"
 
     def interrupt():
-        while not number.exists() or not number.read_text():
-            time.sleep(0.01)
+        wait_until(lambda: number.exists() and number.read_text())
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
     script = f"sleep 1000 & echo $! > {number}; wait"
     threading.Thread(target=interrupt).start()
     with pytest.raises(KeyboardInterrupt):
         run_for_hosts({"a": ["sh", "-c", script], "b": ["true"]}, limit_seconds=1000)
-    assert gone(int(number.read_text()))
+    wait_until(lambda: not is_running(int(number.read_text())))
 
 
 def test_an_interruption_ends_a_command_that_is_being_started(monkeypatch):
@@ -694,7 +681,7 @@ def test_ranks_that_hang_are_ended(tmp_path, ranks):
     hang = FakeLauncher("sh", "-c", f"sleep 1000 & echo $! > {number}; wait")
     with pytest.raises(UserError, match=r"^here: the ranks did not end within 2 s: "):
         ranks(local_target(hang), limit_seconds=2.0)
-    assert gone(int(number.read_text()))
+    wait_until(lambda: not is_running(int(number.read_text())))
 
 
 @pytest.mark.cluster

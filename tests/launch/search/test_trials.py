@@ -2,7 +2,6 @@
 
 import re
 import socket
-import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
@@ -12,7 +11,7 @@ import pytest
 from builders import make_record, make_status, write_run
 from filelock import FileLock
 from made_trials import made_run, write_search_file
-from processes import environment
+from processes import finish, start_command
 
 from common.run_folder.records import read_epochs, read_run
 from common.run_folder.search_record import read_search
@@ -314,19 +313,9 @@ sys.exit(main(["search", "made.toml", "--worker", sys.argv[1]]))
 @pytest.mark.ci
 def test_two_workers_share_one_journal(tmp_path):
     write_search_file(tmp_path, sampler="tpe", old="trials = 4", new="trials = 10")
-    workers = [
-        subprocess.Popen(
-            [sys.executable, "-c", WORKER, str(number)],
-            cwd=tmp_path,
-            env=environment(),
-            text=True,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
-        for number in (1, 2)
-    ]
-    ended = [(*worker.communicate(timeout=120), worker.returncode) for worker in workers]
-    assert [code for *_, code in ended] == [0, 0], ended
+    first, second = (start_command([sys.executable, "-c", WORKER, number], folder=tmp_path) for number in "12")
+    ended = [finish(first, within_seconds=120), finish(second, within_seconds=120)]
+    assert [one.code for one in ended] == [0, 0], ended
     assert states() == {"finished": 20}
     trials = recorded().trials
     assert {(trial.framework, trial.point) for trial in trials} == {

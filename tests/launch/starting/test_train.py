@@ -10,11 +10,10 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from builders import DATASET, make_config, make_epoch, make_record, make_setup, random_weights
+from builders import DATASET
+from given.launch import finished_run
 
 from common.errors import UserError
-from common.run_folder.checkpoints import Checkpoint, save_checkpoint
-from common.run_folder.records import RunWriter, World
 from common.utils.paths import ROOT
 from launch.__main__ import main
 from launch.starting import train
@@ -69,31 +68,11 @@ def test_a_dry_run_starts_nothing(started, capsys):
     assert started == [] and capsys.readouterr().out.startswith("horovodrun -np 2 python ")
 
 
-@pytest.fixture
-def old_run(tmp_path):
-    """A run of one rank that was interrupted after its last epoch."""
-    config = make_config(tmp_path)
-    world = World(
-        size=1,
-        local_size=1,
-        hosts=["node1"],
-        controller="none",
-        threads_per_rank=1,
-        cores=2,
-        oversubscribed=False,
-        devices=["cpu"],
-    )
-    writer = RunWriter.create(tmp_path / "old", make_record(config=config, world=world))
-    for epoch in (1, 2, 3):
-        writer.add_epoch(make_epoch(epoch))
-    save_checkpoint(tmp_path / "old", Checkpoint(3, 12, random_weights(make_setup(config)), {}))
-    writer.end("finished")
-    return tmp_path / "old"
-
-
-def test_a_run_that_can_be_resumed_is_started(old_run, started):
-    assert main(["train", "--np", "1", "--", "--resume", str(old_run), "--epochs", "4"]) == 7
-    assert started[0][-4:] == ["--resume", str(old_run), "--epochs", "4"]
+def test_a_run_that_can_be_resumed_is_started(tmp_path, started):
+    finished_run(tmp_path)
+    words = ["--resume", str(tmp_path / "old"), "--epochs", "4"]
+    assert main(["train", "--np", "1", "--", *words]) == 7
+    assert started[0][-4:] == words
 
 
 def test_without_horovodrun_one_line_names_the_remedy(monkeypatch, capsys):

@@ -1,19 +1,19 @@
 """`python -m launch fetch`: every byte arrives, nothing half, nothing overwritten; by a shell here, a fake `ssh`."""
 
-import contextlib
 import errno
 import os
 import shutil
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from builders import HASHES, make_epoch, make_record, make_run, make_status
+from made_programs import ended_with_the_test
 from processes import HANG_SECONDS
 from sites_and_jobs import job_record, own_site
+from waiting import wait_until
 
 from common.errors import UserError
 from common.run_folder.records import RunWriter, read_run, write_record
@@ -166,21 +166,14 @@ def test_sigterm_leaves_nothing_half(tmp_path):
                     f"sh {tmp_path}/s | head -c 1500\ntouch {tmp_path}/half\nsleep 600\n")  # fmt: skip
     slow.chmod(0o755)
     words = ["fetch", "--from", f"node1:{tmp_path}/there", "--folder", str(tmp_path / "to")]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "launch", *words],
-        env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}, stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE, text=True, start_new_session=True,
-    )  # fmt: skip
-    end = time.monotonic() + HANG_SECONDS
-    while not (tmp_path / "half").exists():
-        assert process.poll() is None and time.monotonic() < end
-        time.sleep(0.02)
-    assert [path.name[:3] for path in (tmp_path / "to").iterdir()] == [".a."]
-    process.terminate()
-    assert process.wait(HANG_SECONDS) == 130
-    assert list((tmp_path / "to").iterdir()) == []
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, 9)
+    variables = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    program = [sys.executable, "-m", "launch", *words]
+    with ended_with_the_test(subprocess.Popen(program, env=variables, start_new_session=True)) as process:
+        wait_until(lambda: (tmp_path / "half").exists() or process.poll() is not None)
+        assert [path.name[:3] for path in (tmp_path / "to").iterdir()] == [".a."]
+        process.terminate()
+        assert process.wait(HANG_SECONDS) == 130
+        assert list((tmp_path / "to").iterdir()) == []
 
 
 def answer(tmp_path, edit):

@@ -342,7 +342,7 @@ def test_a_full_disk_is_one_line_and_leaves_no_files(folder, capsys):
     assert list(folder.parent.iterdir()) == [folder]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.ci)])
 def test_an_interruption_leaves_no_files(folder, number):
     large = folder / "cat/large.png"
     write_image(large, 1, size=(3000, 3000))
