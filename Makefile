@@ -8,6 +8,8 @@ ELASTIC ?=
 ARGS ?=
 # Which frameworks are installed: "torch", "keras" or both. Empty: as in the last set-up, at first both.
 FRAMEWORKS ?=
+# For tests: quick, or most: in one call all that CI runs.
+TIER ?= quick
 # For tests: a revision (1: HEAD); only tests run that depend on what differs from it.
 CHANGED ?=
 # For report: run folders, or folders that hold some; and the file that is written.
@@ -36,28 +38,7 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo "Variables, with their defaults:"
 	@echo "  FRAMEWORK=torch|keras  NP=2  ELASTIC=1  ARGS=\"...\"  for train; ARGS for test, bench, parity too (make train ARGS=--help)"
-	@echo "  CHANGED=REV                            for test, test-ci: only those that depend on what differs (1: HEAD)"
-	@echo "  RUNS=\"runs/smoke\"  OUT=report.html      for report"
-	@echo "  FRAMEWORKS=\"torch keras\"  WHEELS=DIR  GPU=0|1  NODE=aws-g5  PYTHON=python3      for set-up"
-
-setup: ## set up .venv: packages, MPI, Horovod (the first time Horovod is compiled)
-	@$(SETUP) --frameworks "$(or $(FRAMEWORKS),torch keras)"
-
-train: ## set up if needed, then train MNIST on NP Horovod processes
-	@case "$(NP)" in *[!0-9]*|''|0) echo "make train: NP is not a number of processes. Received: NP=$(NP). Give 1 or more" >&2; \
-	  exit 2;; esac
-	@$(SETUP) --frameworks "$(FRAMEWORKS)" --need "$(FRAMEWORK)"
-	@.venv/bin/python -m launch train --framework $(FRAMEWORK) --np $(NP) $(if $(filter 1,$(ELASTIC)),--elastic) -- $(ARGS)
-
-test: ## set up if needed, then run the quick tests (ARGS go to pytest)
-	@$(SETUP) --frameworks "$(FRAMEWORKS)" --dev
-	@.venv/bin/python tests/run.py quick $(SINCE) $(ARGS)
-
-test-ci: ## what CI runs after them: more ranks, Slurm, several hosts, a browser
-	@$(SETUP) --frameworks "$(FRAMEWORKS)" --dev
-	@.venv/bin/python tests/run.py ci $(SINCE) $(ARGS)
-
-test-all: ## all tests, with the longer ones
+	@echo "  CHANGED=REV                            for test, test-ci, test-all: ## all tests, with the longer ones
 	@$(SETUP) --frameworks "$(FRAMEWORKS)" --dev
 	@.venv/bin/python tests/run.py all $(ARGS)
 

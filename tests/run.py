@@ -2,6 +2,7 @@
 
     python tests/run.py quick    # `make test`
     python tests/run.py ci       # `make test-ci`: what CI runs beyond the quick ones
+    python tests/run.py most     # `make test TIER=most`: both, as CI does
     python tests/run.py all      # `make test-all`
     python tests/run.py gpu      # `make test-gpu`, on a machine that has one; the others leave these out
 
@@ -17,6 +18,7 @@ ROOT = Path(__file__).resolve().parents[1]
 SELECTIONS = {
     "quick": "not (ci or cluster or browser or long)",
     "ci": "(ci or cluster or browser) and not long",
+    "most": "not long",
     "all": "unit or not unit",
     "gpu": "gpu",
 }

@@ -50,14 +50,29 @@ FILES = {
 }
 
 
-@pytest.fixture
-def project(tmp_path):
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("project")
     for name, text in FILES.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(text)
-    git(tmp_path, "init", "--quiet")
-    commit(tmp_path)
-    return tmp_path
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    git(folder, "init", "--quiet")
+    commit(folder)
+    git(folder, "tag", "first")
+    return folder
+
+
+@pytest.fixture
+def project(folder):
+    """The small project, as first committed."""
+    git(folder, "reset", "--quiet", "--hard", "first")
+    git(folder, "clean", "--quiet", "-d", "--force")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def this_project():
+    return changed.Project()
 
 
 def git(folder, *arguments):
@@ -104,7 +119,6 @@ def chosen(folder, revision="1"):
     ],
 )
 def test_what_names_a_file_or_what_names_that_is_chosen(project, file, names):
-    assert chosen(project) == set()
     (project / file).write_text(f"{FILES[file]}\n\n")
     assert chosen(project) == names
 
@@ -126,17 +140,15 @@ def test_what_is_committed_not_tracked_or_gone_differs(project):
     assert {Path(file).stem for file in files} == {"test_import", "test_later", "test_both", "test_list"}
 
 
-def test_every_mutation_chooses_the_tests_that_find_it():
+def test_every_mutation_chooses_the_tests_that_find_it(this_project):
     rows = tomllib.loads((TESTS / "mutations/mutations.toml").read_text())["mutation"]
-    project = changed.Project()
-    assert any(project.choose({row["file"]}) is not None for row in rows)
+    assert any(this_project.choose({row["file"]}) is not None for row in rows)
     for row in rows:
-        files = project.choose({row["file"]})
+        files = this_project.choose({row["file"]})
         named = {test.partition("::")[0] for test in row["tests"]}
         assert files is None or named <= {*files}, row
 
 
-def test_a_change_of_one_side_leaves_out_tests_of_the_other():
-    project = changed.Project()
-    assert "tests/analysis/stats/test_inference.py" not in project.choose({"keras_impl/train.py"})
-    assert "tests/common/data/test_sharding.py" not in project.choose({"analysis/stats/inference.py"})
+def test_a_change_of_one_side_leaves_out_tests_of_the_other(this_project):
+    assert "tests/analysis/stats/test_inference.py" not in this_project.choose({"keras_impl/train.py"})
+    assert "tests/common/data/test_sharding.py" not in this_project.choose({"analysis/stats/inference.py"})

@@ -103,6 +103,7 @@ def test_a_job_that_kills_its_rank_is_named_and_the_next_one_has_a_new_server(br
     assert first.value != second.value and broker.started == 2
 
 
+@pytest.mark.ci
 def test_a_job_that_hangs_is_ended_with_all_its_ranks_and_named(broker, tmp_path):
     ranks = [outcome.value for outcome in call(tmp_path, "return os.getpid()", launcher="mpirun2")]
     with pytest.raises(ServerError, match=r"mpirun2: the server of ranks hung: the job the job took more than 1 s"):
@@ -111,11 +112,13 @@ def test_a_job_that_hangs_is_ended_with_all_its_ranks_and_named(broker, tmp_path
     assert not [process for process in alive if process.status() != psutil.STATUS_ZOMBIE]
 
 
+@pytest.mark.ci
 def test_an_error_that_is_no_users_is_shown_with_its_traceback(broker, tmp_path):
     with pytest.raises(ServerError, match=r"(?s)the job of torch on none failed.*ZeroDivisionError"):
         call(tmp_path, "1 / 0")
 
 
+@pytest.mark.ci
 def test_a_job_leaves_no_variable_folder_or_signal_behind(broker, tmp_path):
     state = "return [sorted(os.environ.items()), os.getcwd(), str(signal.getsignal(signal.SIGINT))]"
     (before,) = call(tmp_path, state)
@@ -124,6 +127,7 @@ def test_a_job_leaves_no_variable_folder_or_signal_behind(broker, tmp_path):
     assert before.value == after.value
 
 
+@pytest.mark.ci
 def test_an_idle_server_takes_no_time_of_a_core(broker, tmp_path):
     """Horovod's thread looks for work of other ranks now and then, once a job has started it."""
     job = JOBS["float64"]
@@ -155,6 +159,7 @@ def test_the_server_that_is_idle_longest_makes_room(broker, tmp_path):
     assert broker.started == MOST_LIVE + 2
 
 
+@pytest.mark.ci
 def test_ranks_end_when_the_broker_does_not_say_goodbye(tmp_path):
     """As where pytest is killed: an idle rank sees the end of its connection."""
     script = tmp_path / "broker.py"

@@ -42,7 +42,7 @@ def test_an_unknown_selection_is_one_line(run, capsys):
     with pytest.raises(SystemExit) as end:
         run.main(["slow"])
     assert end.value.code == 2
-    assert re.fullmatch(r"usage: .*quick\|ci\|all\|gpu.*\n", capsys.readouterr().err)
+    assert re.fullmatch(r"usage: .*quick\|ci\|most\|all\|gpu.*\n", capsys.readouterr().err)
 
 
 def test_only_what_depends_on_a_change_is_run(run, monkeypatch, capsys):
@@ -190,6 +190,7 @@ def run_planted(folder, *arguments, **variables):
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=100)
 
 
+@pytest.mark.ci
 def test_a_test_that_hangs_fails_by_name_and_the_others_run(planted):
     began = time.monotonic()
     done = run_planted(planted, "quick", "tests/test_hangs.py", "tests/test_one.py", "-o", "timeout=1")
@@ -201,6 +202,7 @@ def test_a_test_that_hangs_fails_by_name_and_the_others_run(planted):
     assert re.search(r"== 5 failed, 4 passed, 2 errors in ", done.stdout.splitlines()[-1]), done.stdout
 
 
+@pytest.mark.ci
 def test_the_longest_start_first_and_clusters_are_one_after_the_other(planted):
     (planted / "tests/order").unlink(missing_ok=True)
     files = ("tests/test_one.py", "tests/test_other.py", "tests/test_third.py")
@@ -219,6 +221,7 @@ def test_the_longest_start_first_and_clusters_are_one_after_the_other(planted):
     ]
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("workers", ["0", "2"])
 def test_what_is_missing_is_counted_or_refused(planted, workers):
     arguments = ("quick", "tests/test_other.py", "-n", workers)
@@ -231,6 +234,7 @@ def test_what_is_missing_is_counted_or_refused(planted, workers):
     assert "test_skips was skipped where nothing may be missing: Skipped: no such program" in refused.stdout
 
 
+@pytest.mark.ci
 def test_nothing_selected_fails(planted):
     assert run_planted(planted, "quick", "tests/test_third.py").returncode == 5
 

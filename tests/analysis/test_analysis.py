@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from analysis_builders import rows_of
-from builders import make_config, make_epoch, make_record, make_status, write_finished_run
+from builders import make_status, make_world, write_finished_run
 from PIL import Image
 
 import analysis.__main__ as analysis
@@ -27,10 +27,9 @@ from analysis.runs.examples import NOTE as EXAMPLES
 from analysis.runs.sameness import why_not_the_same
 from common.checks.parity_record import PARITY_FILE, ArrayComparison, Curve, ParityRecord, ParitySettings, read_parity
 from common.checks.result_file import SCHEMA_VERSION, write_result
-from common.config import config_from_dict
 from common.model.weights import save_weights
 from common.run_folder.environment import describe_environment
-from common.run_folder.records import DataRecord, Hashes, NotRecorded, RunWriter, World, now, read_run
+from common.run_folder.records import Hashes, NotRecorded, now, read_run
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -294,27 +293,10 @@ def test_the_report_marks_the_examples(tmp_path):
 # Two runs
 
 
-def write_run(folder, **changes):
-    """Write a finished run of two epochs; `settings` and `epochs` change those, the rest fields of the record."""
-    settings, lines = changes.pop("settings", {}), changes.pop("epochs", {})
-    values = {
-        "config": config_from_dict(settings, base=make_config(folder.parent)),
-        "hashes": Hashes(initial_weights="aa", sample_order="bb", final_weights="cc"),
-        "status": make_status(state="finished", ended_at=now()),
-        "data": DataRecord(
-            name="synthetic", training_samples=120, validation_samples=0, test_samples=20, dropped_samples_per_epoch=0,
-            global_batch_size=30, steps_per_epoch=4, image_shape=(8, 8, 1), class_names=["0", "1", "2"], mean=[0.5],
-            standard_deviation=[0.5],
-        ),
-        "world": World(
-            size=1, local_size=1, hosts=["a"], controller="none", threads_per_rank=1, cores=2, oversubscribed=False,
-            devices=["cpu"],
-        ),
-    }  # fmt: skip
-    writer = RunWriter.create(folder, make_record(**{**values, **changes}))
-    for number in (1, 2):
-        writer.add_epoch(make_epoch(number, **lines))
-    writer._ended.set()
+def write_run(folder, *, epochs=None, **changes):
+    """Write a finished run with its weights; `epochs`: fields of every epoch, the rest see `finished_record`."""
+    hashes = Hashes(initial_weights="aa", sample_order="bb", final_weights="cc")
+    write_finished_run(folder, lines=epochs, **{"hashes": hashes, **changes})
     save_weights(folder / "weights.safetensors", {"fc1.bias": np.array([1.0, 2.0])})
 
 
@@ -359,17 +341,9 @@ def test_two_runs_were_the_same_experiment_or_why_not(tmp_path, capsys, changes,
         assert len(error) == 1 and reason in error[0]
 
 
+KERAS_ON_TWO = {"framework": "keras", "world": make_world("cpu", "cpu")}
 CNN = {"model": {"model": "cnn"}}
 RESNET = {"model": {"model": "resnet34"}}
-TWO_RANKS = World(
-    size=2, local_size=2, hosts=["a"], controller="mpi", threads_per_rank=1, cores=2, oversubscribed=False,
-    devices=["cpu", "cpu"],
-)  # fmt: skip
-IMAGES_28 = DataRecord(
-    name="synthetic", training_samples=120, validation_samples=0, test_samples=20, dropped_samples_per_epoch=0,
-    global_batch_size=30, steps_per_epoch=4, image_shape=(32, 32, 1), class_names=["0", "1", "2"], mean=[0.5],
-    standard_deviation=[0.5],
-)  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -377,9 +351,13 @@ IMAGES_28 = DataRecord(
     [
         (CNN, {}, None),
         (CNN, {"framework": "keras"}, "the masks of dropout differ: cnn was trained with it"),
-        (CNN, {"world": TWO_RANKS}, "the masks of dropout differ"),
-        ({"model": {"model": "cnn", "dropout": False}}, {"framework": "keras", "world": TWO_RANKS}, None),
-        ({"model": {"model": "mlp"}}, {"framework": "keras", "world": TWO_RANKS}, None),
+        (CNN, {"world": make_world("cpu", "cpu")}, "the masks of dropout differ"),
+        (
+            {"model": {"model": "cnn", "dropout": False}},
+            KERAS_ON_TWO,
+            None,
+        ),
+        ({"model": {"model": "mlp"}}, KERAS_ON_TWO, None),
         (RESNET, {"framework": "keras"}, None),
         (RESNET, {"settings": RESNET | {"training": {"batch_size": 15}}}, "BatchNorm saw other batches: 30 and 15"),
         (
@@ -390,8 +368,8 @@ IMAGES_28 = DataRecord(
     ],
 )
 def test_what_no_setting_makes_alike_is_flagged(tmp_path, both, second, reason):
-    write_run(tmp_path / "first", settings=both, data=IMAGES_28)
-    write_run(tmp_path / "second", **({"settings": both} | second), data=IMAGES_28)
+    write_run(tmp_path / "first", settings=both)
+    write_run(tmp_path / "second", **({"settings": both} | second))
     reasons = why_not_the_same(read_run(tmp_path / "first"), read_run(tmp_path / "second"))
     assert len(reasons) == (reason is not None)
     assert reason is None or reason in reasons[0]

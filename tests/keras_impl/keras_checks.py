@@ -112,7 +112,8 @@ def check_a_thread_makes_batches_ahead_for_a_gpu_and_on_a_cpu_none_competes(fold
         return "prefetch" in [thread.name for thread in threading.enumerate()]
 
     setup = toy_setup()
-    first = next(ShardedData(setup, comm=alone(), device="cpu").training(1))
+    in_step = ShardedData(setup, comm=alone(), device="cpu").training(1)
+    first = next(in_step)
     assert not is_ahead()
     ahead = ShardedData(setup, comm=alone(), device="gpu").training(1)
     np.testing.assert_array_equal(next(ahead)[0], first[0])

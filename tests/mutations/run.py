@@ -91,7 +91,8 @@ def check_unbroken(rows, *, copy, left):
         tests = sorted({test for row in rows if row["tier"] == tier for test in row["tests"]})
         if tests:
             print(f"{tier}: {len(tests)} tests, unbroken", flush=True)
-            code, output = run_tests(tests, tier, copy=copy, options=["-n", "2"], seconds=left())
+            workers = ["-n", "2"] if len(tests) > 5 else []
+            code, output = run_tests(tests, tier, copy=copy, options=workers, seconds=left())
             if code != PASSED:
                 raise RowError(f"the tests named do not pass unbroken (exit code {code})\n{output[-6000:]}")
 

@@ -62,6 +62,7 @@ def run(tree, *rows, **options):
     return wrong
 
 
+@pytest.mark.ci
 def test_a_break_that_no_test_finds_is_named_and_tried_again_and_the_others_are_not(tree, capsys):
     survivor = row("return 3 * value", "return 5 * value")
     (wrong,) = run(tree, FOUND, FOUND_BY_A_PROCESS, survivor)
@@ -75,6 +76,7 @@ def test_a_break_that_no_test_finds_is_named_and_tried_again_and_the_others_are_
     assert "1 breaks, 0 of them found earlier" in capsys.readouterr().out
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("wrong_row", "message"),
     [
@@ -91,12 +93,14 @@ def test_a_row_that_does_not_fit_is_an_error(tree, wrong_row, message):
     assert message in wrong
 
 
+@pytest.mark.ci
 def test_tests_that_fail_unbroken_prove_nothing(tree):
     (tree / "product.py").write_text(PRODUCT.replace("2 * value", "1 + value"))
     (wrong,) = run(tree, FOUND_BY_A_PROCESS | {"tests": ["test_product.py"]})
     assert "do not pass unbroken" in wrong and "test_double" in wrong
 
 
+@pytest.mark.ci
 def test_the_time_is_limited(tree):
     (wrong,) = run(tree, FOUND, seconds=0)
     assert "no end after" in wrong

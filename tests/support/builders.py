@@ -295,8 +295,8 @@ def write_finished_run(folder, *, traces=None, **changes):
     return folder
 
 
-def study_runs(*, seconds, name="run", accuracy=0.9, **changes):
-    """Return name -> arguments of `finished_run` for each time, with the seeds 1, 2, ...
+def study_runs(*, seconds, name="run", first=1, accuracy=0.9, **changes):
+    """Return name -> arguments of `finished_run` for each time, with the seeds from `first` on.
 
     Args:
         accuracy: of all runs, or a list of that of each.
@@ -304,7 +304,7 @@ def study_runs(*, seconds, name="run", accuracy=0.9, **changes):
     accuracies = accuracy if isinstance(accuracy, list) else [accuracy] * len(seconds)
     return {
         f"{name}-r{seed}": changes | {"seed": seed, "seconds": value, "accuracy": of_run}
-        for seed, (value, of_run) in enumerate(zip(seconds, accuracies, strict=True), start=1)
+        for seed, (value, of_run) in enumerate(zip(seconds, accuracies, strict=True), start=first)
     }
 
 

@@ -64,7 +64,7 @@ class Start:
     @property
     def variables(self):
         """The environment of the ranks. Horovod's thread looks rarely, so that an idle rank takes no time of a core."""
-        looking = {} if self.parts > 1 else {"HOROVOD_TWINS_IDLE_MS": "60"}
+        looking = {} if self.parts > 1 else {"HOROVOD_TWINS_IDLE_MS": "250"}
         return environment() | looking | {"PYTHONUNBUFFERED": "1"}
 
 

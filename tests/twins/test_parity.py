@@ -464,7 +464,7 @@ def write_worker(root, framework, patch):
 @pytest.mark.parametrize(
     "part",
     [
-        "update rule",
+        pytest.param("update rule", marks=pytest.mark.ci),
         pytest.param("averaging", marks=pytest.mark.ci),
         pytest.param("batches", marks=pytest.mark.ci),
     ],

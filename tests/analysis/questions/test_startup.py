@@ -5,7 +5,7 @@ from dataclasses import asdict
 from itertools import product
 
 import pytest
-from analysis_builders import rows_of
+from analysis_builders import rows_of, select, study
 from builders import make_environment, make_trace, make_world, write_finished_run
 
 from analysis.__main__ import main
@@ -23,23 +23,27 @@ def world(launcher="horovodrun", *, hosts=1, **changes):
     return make_world("cpu", "cpu", hosts=hosts, launcher=launcher, **changes)
 
 
-def write_way(folder, site, times, *, ranks, **changes):
-    """Write runs of seeds 1, 2 ...: 10 s of start-up and what `totals` says, 0.25 s more of launch per seed."""
-    totals = changes.pop("totals", {})
+def way(site, times, *, ranks, folder="", **changes):
+    """Return runs of seeds 1, 2 ...: 10 s of start-up and what `totals` says, 0.25 s more of launch per seed."""
+    totals, runs = changes.pop("totals", {}), []
     for seed, seconds in enumerate(times, start=1):
         launch = totals.get("launch_seconds")
         of_run = totals | ({"launch_seconds": launch + seed / 4} if isinstance(launch, float) else {})
-        write_finished_run(folder / f"{site}-{seed}", site=site, seconds=seconds, seed=seed, world=ranks, totals=of_run,
-                       **changes)  # fmt: skip
+        runs += study(
+            f"{folder}{site}", seconds=[seconds], first=seed, site=site, world=ranks, totals=of_run, **changes
+        )
+    return runs
 
 
-def write_three_ways(folder):
+def three_ways():
     """The same machine; slurm is quick to launch after a queue, the two hosts have names of their own."""
     times = [20.0, 21.0, 19.0, 20.5, 19.5, 20.2]
-    write_way(folder, "local", times, ranks=world(), totals={"launch_seconds": 4.0})
     slurm = {"launch_seconds": 1.0, "queue_seconds": 3.0, "startup_seconds": 11.0}
-    write_way(folder, "slurm", [time * 0.99 for time in times], ranks=world("srun"), totals=slurm)
-    write_way(folder, "hosts", [time * 1.5 for time in times], ranks=world(hosts=2), totals={"launch_seconds": 8.0})
+    return [
+        *way("hosts", [time * 1.5 for time in times], ranks=world(hosts=2), totals={"launch_seconds": 8.0}),
+        *way("local", times, ranks=world(), totals={"launch_seconds": 4.0}),
+        *way("slurm", [time * 0.99 for time in times], ranks=world("srun"), totals=slurm),
+    ]
 
 
 def starts_of(found):
@@ -48,9 +52,8 @@ def starts_of(found):
     return {row["site"]: row for table in tables for row in rows_of(table)}
 
 
-def test_parts_by_hand(tmp_path):
-    write_three_ways(tmp_path)
-    found = find(load_runs([tmp_path]))
+def test_parts_by_hand():
+    found = find(select(three_ways()))
     rows = starts_of(found)
     local, slurm, hosts = rows["local"], rows["slurm"], rows["hosts"]
     assert [local[name] for name in ("launcher", "controller", "hosts", "framework", "np", "n")] == [
@@ -67,9 +70,8 @@ def test_parts_by_hand(tmp_path):
     assert slurm["range of sum"] == f"{3 + 1.75 + 11 + 19 * 0.99:.2f} to {3 + 2.5 + 11 + 20.2 * 0.99:.2f}"
 
 
-def test_the_answer_names_the_launch_methods(tmp_path):
-    write_three_ways(tmp_path)
-    found = find(load_runs([tmp_path]))
+def test_the_answer_names_the_launch_methods():
+    found = find(select(three_ways()))
     assert "takes 0.99 times as long on slurm as on local (interval 0.99 to 0.99)." in found.answer
     assert "On the same machine training takes 0.99 times" in found.answer
     assert "On one kind of machine training takes 1.50 times as long on hosts as on local (interval" in found.answer
@@ -81,13 +83,14 @@ def test_the_answer_names_the_launch_methods(tmp_path):
     assert found.flags == [], "launcher and queue make no other experiment"
 
 
-def test_few_pairs_have_no_interval_and_experiments_are_paired_each_with_itself(tmp_path):
+def test_few_pairs_have_no_interval_and_experiments_are_paired_each_with_itself():
+    runs = []
     for site, ranks, factor in (("local", world(), 1.0), ("slurm", world("srun"), 2.0)):
         rates = {0.1: [10.0], 0.2: [1000.0] * 4, 0.3: [7.0] if site == "local" else []}
         for rate, times in rates.items():
-            write_way(tmp_path / str(rate), site, [time * factor for time in times], ranks=ranks,
-                      settings={"optimizer": {"learning_rate": rate}})  # fmt: skip
-    answer = find(load_runs([tmp_path])).answer
+            runs += way(site, [time * factor for time in times], ranks=ranks, folder=f"{rate}/",
+                        settings={"optimizer": {"learning_rate": rate}})  # fmt: skip
+    answer = find(select(runs)).answer
     assert "takes 2.00 times as long on slurm as on local (5 pairs, too few for an interval)." in answer
 
 
@@ -102,33 +105,33 @@ def test_few_pairs_have_no_interval_and_experiments_are_paired_each_with_itself(
         {"ranks": make_world("cuda:0", "cuda:1", launcher="srun")},
     ],
 )
-def test_another_machine_is_not_called_the_same(other, tmp_path):
-    times = [10.0] * 6
-    write_way(tmp_path, "local", times, ranks=world())
-    write_way(tmp_path, "slurm", times, **{"ranks": world("srun"), **other})
-    answer = find(load_runs([tmp_path])).answer
+def test_another_machine_is_not_called_the_same(other):
+    local, slurm = (
+        way("local", [10.0] * 6, ranks=world()),
+        way("slurm", [10.0] * 6, **{"ranks": world("srun"), **other}),
+    )
+    answer = find(select(local, slurm)).answer
     assert "machine training" not in answer and "local" in answer
 
 
-def test_what_disturbs_times_is_left_out_and_what_is_not_known_too(tmp_path):
-    known = {"launch_seconds": 4.0}
-    write_way(tmp_path, "local", [10.0, 11.0], ranks=world(), totals=known)
-    trace = make_trace({"training": 10}, {"cpu0": {"training": 50.0}})
-    write_finished_run(tmp_path / "metered", world=world(), totals={"launch_seconds": 99.0}, seed=3, traces=[trace])
-    write_finished_run(
-        tmp_path / "clocks", world=world(), totals={"launch_seconds": NotRecorded("clocks differ")}, seed=4
-    )
-    write_finished_run(tmp_path / "unknown", world=NotRecorded("lost"), totals=known, seed=5)
+def test_what_disturbs_times_is_left_out_and_what_is_not_known_too():
+    known, trace = {"launch_seconds": 4.0}, make_trace({"training": 10}, {"cpu0": {"training": 50.0}})
     queue = {**known, "queue_seconds": NotRecorded("not reported")}
-    write_way(tmp_path, "slurm", [10.0], ranks=world("srun"), totals=queue)
-    rows = starts_of(find(load_runs([tmp_path])))
+    runs = [
+        way("local", [10.0, 11.0], ranks=world(), totals=known),
+        study("metered", first=3, world=world(), totals={"launch_seconds": 99.0}, traces=[trace]),
+        study("clocks", first=4, world=world(), totals={"launch_seconds": NotRecorded("clocks differ")}),
+        study("unknown", first=5, world=NotRecorded("lost"), totals=known),
+        way("slurm", [10.0], ranks=world("srun"), totals=queue),
+    ]
+    rows = starts_of(find(select(*runs)))
     assert (rows["local"]["n"], rows["local"]["range of launch"]) == (2, "4.25 to 4.50")
     assert (rows["slurm"]["launch, s"], rows["slurm"]["queue, s"], rows["slurm"]["sum, s"]) == (4.25, None, None)
 
 
 def test_older_runs_have_no_start_times(tmp_path, plots):
-    write_way(tmp_path, "local", [10.0], ranks=world(None))
-    write_way(tmp_path, "slurm", [10.0], ranks=world(None))
+    for site in ("local", "slurm"):
+        write_finished_run(tmp_path / site, site=site, world=world(None))
     # As they were written before: without the fields.
     for folder in tmp_path.iterdir():
         text = json.loads((folder / "run.json").read_text())
@@ -164,17 +167,17 @@ def test_launch_methods_on_one_site_are_distinguished(tmp_path, capsys, plots):
     }
 
 
-def test_starts_that_take_about_the_same_are_not_ranked(tmp_path):
+def test_starts_that_take_about_the_same_are_not_ranked():
     for seconds, said in ((1.0, False), (3.0, True)):  # with 10 s of start-up and 0.25 s more for each: 11.25 s, then
-        for launcher, launch in (("horovodrun", 0.0), ("mpirun", seconds)):
-            write_way(tmp_path / str(seconds) / launcher, "local", [10.0], ranks=world(launcher),
-                      totals={"launch_seconds": launch})  # fmt: skip
-        assert ("Starting takes" in find(load_runs([tmp_path / str(seconds)])).answer) == said
+        ways = [
+            way("local", [10.0], folder=f"{launcher}/", ranks=world(launcher), totals={"launch_seconds": launch})
+            for launcher, launch in (("horovodrun", 0.0), ("mpirun", seconds))
+        ]
+        assert ("Starting takes" in find(select(*ways)).answer) == said
 
 
-def test_one_way_alone_needs_no_plot_and_no_sentence(tmp_path, plots):
-    write_way(tmp_path, "local", [10.0, 11.0], ranks=world(), totals={"launch_seconds": 4.0})
-    found = find(load_runs([tmp_path]))
+def test_one_way_alone_needs_no_plot_and_no_sentence(plots):
+    found = find(select(way("local", [10.0, 11.0], ranks=world(), totals={"launch_seconds": 4.0})))
     assert "Starting" not in found.answer and [plot.name for plot in found.plots] == ["clouds-time"]
     assert starts_of(found)["local"]["n"] == 2
 
@@ -241,10 +244,10 @@ def test_a_custom_table_prices_such_a_site(many_sites, capsys):
 
 
 def test_runs_are_moved_to_any_site_but_a_misspelt_one(tmp_path):
-    write_way(tmp_path, "local", [10.0], ranks=world())
-    write_way(tmp_path, "my-cluster", [10.0], ranks=world())
+    for site in ("local", "my-cluster"):
+        write_finished_run(tmp_path / site, site=site)
     selection = load_runs([tmp_path])
-    folder = tmp_path / "local-1"
+    folder = tmp_path / "local"
     for name in ("some-laboratory", "my-cluster", "slurm"):
         (site,) = {
             run.site
@@ -257,14 +260,13 @@ def test_runs_are_moved_to_any_site_but_a_misspelt_one(tmp_path):
     with pytest.raises(UserError, match="Write RUNS=SITE"):
         assigned(selection, f"{folder}=", sites=SITES)
     # What runs say themselves is no slip of the pen.
-    write_way(tmp_path, "slurmm", [10.0], ranks=world())
+    write_finished_run(tmp_path / "slurmm", site="slurmm")
     assert {*assigned(load_runs([tmp_path]), f"{folder}=slurmm", sites=SITES).runs["site"]} == {
         "slurmm", "my-cluster"
     }  # fmt: skip
 
 
-def test_the_base_is_local_where_it_is_not_cte_power(tmp_path):
-    for site in ("a-cluster", "local"):
-        write_way(tmp_path, site, [10.0], ranks=world())
-    (times,) = [table for table in find(load_runs([tmp_path])).tables if table.title.startswith("Times and acc")]
+def test_the_base_is_local_where_it_is_not_cte_power():
+    runs = [way(site, [10.0], ranks=world()) for site in ("a-cluster", "local")]
+    (times,) = [table for table in find(select(*runs)).tables if table.title.startswith("Times and acc")]
     assert "time / local" in times.headings

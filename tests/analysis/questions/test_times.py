@@ -1,28 +1,26 @@
 """The figures of the notebook for any runs: times of epochs; mean epoch, test and total."""
 
-import json
 import math
 
 import numpy as np
 import pytest
-from builders import write_finished_run, write_study
+from analysis_builders import rows_of, select, study
+from builders import write_finished_run
 
 from analysis.__main__ import main
 from analysis.questions.times import epoch_curves, find, plot_epochs, side_by_side, total_of
 from analysis.runs.cells import cells_of
-from analysis.runs.reading import load_runs
 from analysis.runs.table import runs_in
 
 
-def found(folder, capsys):
-    assert main(["times", str(folder), "--format", "json"]) == 0
-    return json.loads(capsys.readouterr().out)
+def curves_of(selection):
+    cells = cells_of(selection.runs)
+    return [(cell, curves) for cell in cells if (curves := epoch_curves(cell, selection.epochs))]
 
 
-def test_mean_epoch_test_and_total_by_hand(tmp_path, capsys):
+def test_mean_epoch_test_and_total_by_hand():
     """Three epochs of 6, 9 and 12 s in all, test 1 s: the median run has epochs of 3 s and takes 10 s."""
-    write_study(tmp_path, seconds=[6.0, 12.0, 9.0])
-    (row,) = found(tmp_path, capsys)["tables"][0]["rows"]
+    (row,) = rows_of(find(select(study(seconds=[6.0, 12.0, 9.0]))), 0)
     assert row["n"] == 3
     assert row["mean epoch, s"] == pytest.approx(3.0)
     assert row["test, s"] == 1.0
@@ -32,52 +30,43 @@ def test_mean_epoch_test_and_total_by_hand(tmp_path, capsys):
     assert row["95 % interval"] is None, "three runs have none"
 
 
-def test_total_leaves_validation_and_a_missing_test_out(tmp_path):
-    write_finished_run(tmp_path / "a", seconds=6.0)
-    write_finished_run(tmp_path / "b", seconds=6.0, totals={"test_seconds": math.nan}, seed=2)
-    assert [total_of(run) for run in runs_in(load_runs([tmp_path]).runs)] == [7.0, 6.0]
+def test_total_leaves_validation_and_a_missing_test_out():
+    runs = select(study("a", seconds=[6.0]), study("b", seconds=[6.0], totals={"test_seconds": math.nan}, first=2)).runs
+    assert [total_of(run) for run in runs_in(runs)] == [7.0, 6.0]
 
 
 def devices(kind, size=1):
     return {"devices": [kind] * size}
 
 
-def test_cpu_against_gpu(tmp_path, capsys):
+def test_cpu_against_gpu():
     """Five times in epochs; (30 + 1) / (6 + 1) = 4.43 in all; the tests take the same."""
-    write_study(tmp_path, name="gpu", seconds=[6.0] * 2, world=devices("cuda:0") | {"gpus": ["Tesla T4"]})
-    write_study(tmp_path, name="cpu", seconds=[30.0] * 2, world=devices("cpu"))
-    shown = found(tmp_path, capsys)
-    assert shown["answer"] == "PyTorch, cnn, mnist takes 4.43 times as long on the CPU as on the GPU (n = 2 and 2)."
-    (table,) = shown["tables"]
-    assert [(row["mean epoch, s"], row["test, s"]) for row in table["rows"]] == [(10.0, 1.0), (2.0, 1.0)]
-    cells = side_by_side(cells_of(load_runs([tmp_path]).runs))
-    assert [cell.first.device for cell in cells] == ["cpu", "gpu Tesla T4"]
+    gpu = study("gpu", seconds=[6.0] * 2, world=devices("cuda:0") | {"gpus": ["Tesla T4"]})
+    selection = select(gpu, study("cpu", seconds=[30.0] * 2, world=devices("cpu")))
+    found = find(selection)
+    assert found.answer == "PyTorch, cnn, mnist takes 4.43 times as long on the CPU as on the GPU (n = 2 and 2)."
+    assert [(row["mean epoch, s"], row["test, s"]) for row in rows_of(found, 0)] == [(10.0, 1.0), (2.0, 1.0)]
+    assert [cell.first.device for cell in side_by_side(cells_of(selection.runs))] == ["cpu", "gpu Tesla T4"]
 
 
-def test_no_ratio_of_different_experiments(tmp_path, capsys):
-    write_study(tmp_path, name="gpu", seconds=[6.0], world=devices("cuda:0", 2), np=2)
-    write_study(tmp_path, name="cpu", seconds=[30.0], world=devices("cpu"))
-    assert "as on the GPU" not in found(tmp_path, capsys)["answer"]
+def test_no_ratio_of_different_experiments():
+    gpus = study("gpu", seconds=[6.0], world=devices("cuda:0", 2), np=2)
+    assert "as on the GPU" not in find(select(gpus, study("cpu", seconds=[30.0], world=devices("cpu")))).answer
 
 
-def test_a_line_for_each_run_and_their_median(tmp_path):
-    write_study(tmp_path, seconds=[6.0, 12.0, 9.0])
-    selection = load_runs([tmp_path])
-    cells = cells_of(selection.runs)
-    plot = plot_epochs([(cell, curves) for cell in cells if (curves := epoch_curves(cell, selection.epochs))])
+def test_a_line_for_each_run_and_their_median():
+    plot = plot_epochs(curves_of(select(study(seconds=[6.0, 12.0, 9.0]))))
     *runs, median = plot.figure.axes[0].lines
     assert sorted(float(line.get_ydata()[0]) for line in runs) == [2.0, 3.0, 4.0]
     assert np.allclose(median.get_ydata(), 3.0) and median.get_linewidth() > runs[0].get_linewidth()
     assert len(plot.data.rows) == 9
 
 
-def test_far_apart_is_logarithmic(tmp_path, plots):
-    write_study(tmp_path / "near", seconds=[6.0, 12.0])
-    write_study(tmp_path / "far", seconds=[6.0, 600.0])
-    for folder, scale in (("near", "linear"), ("far", "log")):
-        epochs, totals = find(load_runs([tmp_path / folder])).plots
-        assert epochs.figure.axes[0].get_yscale() == scale
-        assert totals.figure.axes[0].get_xscale() == scale
+@pytest.mark.parametrize(("longest", "scale"), [(12.0, "linear"), (600.0, "log")])
+def test_far_apart_is_logarithmic(longest, scale, plots):
+    epochs, totals = find(select(study(seconds=[6.0, longest]))).plots
+    assert epochs.figure.axes[0].get_yscale() == scale
+    assert totals.figure.axes[0].get_xscale() == scale
 
 
 def test_one_run_and_many_cells_are_drawn(tmp_path, capsys, plots):
@@ -90,17 +79,12 @@ def test_one_run_and_many_cells_are_drawn(tmp_path, capsys, plots):
 
 
 @pytest.mark.parametrize("seconds", [0.0, math.nan])
-def test_runs_without_times(tmp_path, seconds, capsys, plots):
-    write_study(tmp_path, seconds=[seconds] * 2)
-    answer = found(tmp_path, capsys)
-    assert answer["answer"] == "None of these runs has times." and answer["tables"] == []
+def test_runs_without_times(seconds, plots):
+    found = find(select(study(seconds=[seconds] * 2)))
+    assert found.answer == "None of these runs has times." and not found.tables
 
 
-def test_one_epoch_has_one_tick(tmp_path):
-    write_finished_run(tmp_path / "a", settings={"training": {"epochs": 1}})
-    selection = load_runs([tmp_path])
-    cells = cells_of(selection.runs)
-    plot = plot_epochs([(cell, curves) for cell in cells if (curves := epoch_curves(cell, selection.epochs))])
-    ax = plot.figure.axes[0]
+def test_one_epoch_has_one_tick():
+    ax = plot_epochs(curves_of(select(study(settings={"training": {"epochs": 1}})))).figure.axes[0]
     low, high = ax.get_xlim()
     assert [tick for tick in ax.get_xticks() if low <= tick <= high] == [1.0]

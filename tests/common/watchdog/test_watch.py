@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from contextlib import contextmanager
+from dataclasses import asdict
 from subprocess import PIPE
 
 import psutil
@@ -22,7 +23,7 @@ from processes import TESTS, environment
 
 from common.config import FaultConfig
 from common.distributed.communicator import Communicator
-from common.watchdog import watch
+from common.watchdog import verdict, watch
 from common.watchdog.launcher import end_launcher, parent_of
 from common.watchdog.startup import flags
 
@@ -188,7 +189,11 @@ def test_a_rank_that_is_stuck_in_its_data_shows_its_stack(tmp_path):
 
 def test_a_stranger_is_not_listened_to(tmp_path):
     with running(tmp_path, size=2) as ranks:
-        for line in ('{"secret": "wrong", "rank": 1, "report": {}}\n', "nonsense\n", "[1]\n", "\n"):
+        report = verdict.Report(
+            host="node", process=7, activity="training", updates=3, idle_seconds=0.0, slowest_seconds=0.1, state="S"
+        )
+        known = json.dumps({"secret": "wrong", "rank": 1, "report": asdict(report)})
+        for line in (f"{known}\n", f'{known[:-1]}, "secret": 1}}\n', "nonsense\n", "[1]\n", "\n"):
             assert ask(ranks.watchers[0], line) == b""
         assert _lives(ranks.watchers[0])
 
@@ -207,7 +212,7 @@ def test_a_watcher_outlives_what_a_launcher_sends_but_not_its_rank(tmp_path, num
 
 ALONE = """
 import time
-from common.watchdog import watch
+from common.watchdog import verdict, watch
 watch.TICK_SECONDS = 0.2
 import common.watchdog.startup
 from common.watchdog.board import announce
