@@ -1,4 +1,4 @@
-"""Rendered files against kept ones in `rendered/`, so that a change of what is submitted is seen in review.
+"""Rendered files against kept ones in `snapshots/`, so that a change of what is submitted is seen in review.
 
 TWINS_WRITE_RENDERED=1 writes them anew; look at the difference before it is committed.
 """

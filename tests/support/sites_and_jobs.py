@@ -58,11 +58,3 @@ def job_record(site, **changes):
 def submit(folder, *words):
     """Submit a job whose record is in the folder `jobs`; return the exit code."""
     return launch.main(["submit", "--jobs-folder", str(folder / "jobs"), *words])
-
-
-def rendered(capsys, folder, *words):
-    """Return the file of a job that is shown only, and what is said of it."""
-    capsys.readouterr()
-    own, _, trainer = " ".join(words).partition(" -- ")
-    assert submit(folder, *own.split(), "--dry-run", "--", *trainer.split()) == 0
-    return capsys.readouterr()
