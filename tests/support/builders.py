@@ -55,7 +55,12 @@ def _base_config():
 def make_config(runs_folder, **subjects):
     """Return settings for 4 steps of 30 images, 3 epochs, without warm-up, as a run named `run`."""
     record = {"runs_folder": str(runs_folder), "name": "run"} | subjects.get("record", {})
-    return config_from_dict(subjects | {"record": record}, base=_base_config())
+    return _config_of(json.dumps(subjects | {"record": record}, default=str))
+
+
+@functools.cache  # many runs of a test differ in their seeds alone, and many tests have the same runs
+def _config_of(settings):
+    return config_from_dict(json.loads(settings), base=_base_config())
 
 
 def make_setup(config, *, size=1, first_size=None):
