@@ -5,7 +5,7 @@
     arguments   of the program, split like a shell does; or a list of them
     id          of the test; may be left out if the arguments are one text
     line        what follows "PROGRAM: error: ", a regular expression of the whole line
-    given       names of functions in `tests/support/given/<program>.py` that prepare the current folder; may be left out
+    given       names of functions in `tests/support/given/<program>.py` that prepare the current folder; optional
 """
 
 import importlib
