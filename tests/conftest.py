@@ -27,3 +27,4 @@ def pytest_collection_finish():
     """Keep the collector from going through what test files imported again and again: 5 % of the time of unit tests."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(50_000, 20, 1000)
