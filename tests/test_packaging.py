@@ -59,7 +59,7 @@ def test_the_wheel_holds_every_file_of_the_packages_and_no_other(wheel):
     assert packed == expected
 
 
-@pytest.mark.long
+@pytest.mark.ci
 def test_an_installed_wheel_needs_no_clone(wheel, tmp_path):
     """In an empty environment that sees this one's packages but not its editable project."""
     environment = tmp_path / "environment"
