@@ -115,7 +115,7 @@ class Server:
             self.process = subprocess.Popen(
                 [*command, *arguments],
                 cwd=broker.folder,
-                env=start.variables,
+                env=start.variables | {"TMPDIR": str(broker.folder)},  # ranks are killed, and leave their files
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
