@@ -114,11 +114,9 @@ def test_a_killed_run_is_reported_and_resumes_by_the_same_command(framework, tmp
 NATIVE = ["--strategy", "native", "--native"]
 SERVER = ["--strategy", "server", "--servers", "2", "--lr-scaling", "none"]
 KILLED = {  # framework, settings, launcher, the rank that is killed
-    "all-reduce": ("torch", [], "mpirun2", 1),
     "worker": ("torch", SERVER, "mpirun4", 1),
     "server": ("torch", SERVER, "mpirun4", 3),
     "stage": ("keras", ["--strategy", "layers", "--stages", "2"], "mpirun2", 1),
-    "ddp": ("torch", [*NATIVE, "ddp"], "mpirun2", 1),
     "multiworker": ("keras", [*NATIVE, "multiworker"], "mpirun2", 1),
 }
 
@@ -172,12 +170,7 @@ def test_every_rank_ends_with_2_under_a_launcher(framework, launcher, tmp_path):
 @pytest.mark.ci
 @pytest.mark.parametrize(
     ("framework", "launcher", "way"),
-    [
-        ("torch", "mpi", "Ctrl-C"),
-        ("keras", "gloo", "Ctrl-C"),
-        ("torch", "gloo", "SIGTERM"),
-        ("keras", "mpi", "SIGTERM"),
-    ],
+    [("torch", "mpi", "Ctrl-C"), ("keras", "gloo", "SIGTERM")],
     indirect=["framework"],
 )
 def test_interrupted_under_a_launcher(framework, launcher, way, tmp_path):
