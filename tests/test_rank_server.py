@@ -114,8 +114,10 @@ def test_a_job_that_hangs_is_ended_with_all_its_ranks_and_named(broker, tmp_path
 
 @pytest.mark.ci
 def test_an_error_that_is_no_users_is_shown_with_its_traceback(broker, tmp_path):
-    with pytest.raises(ServerError, match=r"(?s)the job of torch on none failed.*ZeroDivisionError"):
-        call(tmp_path, "1 / 0")
+    """Of one rank, for which the other waits."""
+    body = "1 / 0 if os.environ['OMPI_COMM_WORLD_RANK'] == '1' else time.sleep(1000)"
+    with pytest.raises(ServerError, match=r"(?s)the job of torch on mpirun2 failed.*ZeroDivisionError"):
+        call(tmp_path, body, launcher="mpirun2", seconds=300.0)
 
 
 @pytest.mark.ci

@@ -11,6 +11,7 @@ This module is a plugin of pytest (`conftest.py`).
 
 import json
 import os
+import select
 import shutil
 import signal
 import socket
@@ -106,7 +107,6 @@ class Server:
         self.start = start
         self.busy = True
         self.idle_since = time.monotonic()
-        self.jobs = 0
         self.ranks = {}  # -> its connection and process
         self.output = broker.folder / f"server-{number}"
         command = [*launcher_command(start.launcher), sys.executable, str(WORKER)]
@@ -131,31 +131,35 @@ class Server:
         Raises:
             ServerError: a rank has died, or the job took too long.
         """
-        self.jobs += 1
-        deadline = time.monotonic() + seconds
         message = json.dumps(job).encode() + b"\n"
-        answers = []
         try:
             for connection, _ in self.ranks.values():
                 connection.sendall(message)
-            for rank in range(self.start.size):
-                answers.append(self._answer(rank, deadline=deadline))
+            return self._answers(deadline=time.monotonic() + seconds)
         except TimeoutError:
             raise ServerError(self._failure(f"hung: the job {job['name']} took more than {seconds:.0f} s")) from None
         except OSError:
             raise ServerError(self._failure(f"died in the job {job['name']}")) from None
-        return answers
 
-    def _answer(self, rank, *, deadline):
-        connection, _ = self.ranks[rank]
-        connection.settimeout(max(deadline - time.monotonic(), 0.01))
-        content = b""
-        while not content.endswith(b"\n"):
-            part = connection.recv(2**20)
-            if not part:
-                raise ConnectionResetError
-            content += part
-        return json.loads(content)
+    def _answers(self, *, deadline):
+        """Wait for the answers of all ranks, or for one that ends the server: the others may wait for that rank."""
+        waiting = {connection: rank for rank, (connection, _) in self.ranks.items()}
+        contents, answers = dict.fromkeys(self.ranks, b""), {}
+        while waiting:
+            ready, _, _ = select.select([*waiting], [], [], max(deadline - time.monotonic(), 0))
+            if not ready:
+                raise TimeoutError
+            for connection in ready:
+                rank, part = waiting[connection], connection.recv(2**20)
+                if not part:
+                    raise ConnectionResetError
+                contents[rank] += part
+                if contents[rank].endswith(b"\n"):
+                    answers[rank] = json.loads(contents[rank])
+                    del waiting[connection]
+            if any(answer["ends_server"] for answer in answers.values()):
+                break
+        return [answers[rank] for rank in sorted(answers)]
 
     def _failure(self, what):
         tail = self.output.read_text(errors="replace")[-3000:]
