@@ -126,7 +126,7 @@ KILLED = {  # framework, settings, launcher, the rank that is killed
 def test_a_killed_rank_ends_the_run_which_can_be_resumed(name, tmp_path):
     framework, settings, launcher, rank = KILLED[name]
     run = tmp_path / "runs/killed"
-    endless = [*CNN, *settings, *OFTEN, *ENDLESS, "--resume-or-start", "--name", "killed"]
+    endless = [*CNN, "--batch-size", "32", *settings, *OFTEN, *ENDLESS, "--resume-or-start", "--name", "killed"]
     process = start_command([*launcher_command(launcher), *train_command(framework, endless)], folder=tmp_path)
     wait_until(lambda: any("-step-" in folder.name for folder in checkpoint_folders(run)), process=process)
     rank_processes(process.pid)[str(rank)].kill()
