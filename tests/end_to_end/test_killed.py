@@ -131,7 +131,8 @@ def test_a_killed_rank_ends_the_run_which_can_be_resumed(name, tmp_path):
     wait_until(lambda: any("-step-" in folder.name for folder in checkpoint_folders(run)), process=process)
     rank_processes(process.pid)[str(rank)].kill()
     assert finish(process, within_seconds=END_SECONDS).code != 0
-    assert read_run(run).state in ("killed", "interrupted")
+    # TensorFlow's own error, of a peer that is gone, may come before the launcher's signal.
+    assert read_run(run).state in ("killed", "interrupted", *(["failed"] if name == "multiworker" else []))
     epochs = epochs_of(run) + 2
     resume = train_command(framework, ["--resume", str(run), "--epochs", str(epochs)])
     again = run_command([*launcher_command(launcher), *resume], folder=tmp_path)
