@@ -187,7 +187,7 @@ def planted(tmp_path_factory):
 
 
 def run_planted(folder, *arguments, **variables):
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "TWINS"))}
     environment |= {"PYTHONPATH": str(ROOT), "THESIS_DATA": str(folder / "none"), **variables}
     command = [sys.executable, "tests/run.py", *arguments]
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=100)

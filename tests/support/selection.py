@@ -81,13 +81,16 @@ class Order:
         for item in items:
             kind = next((n for n, name in enumerate(STARTERS) if item.get_closest_marker(name)), len(STARTERS))
             kinds[group_of(item)] = min(kind, kinds.get(group_of(item), kind))
-        items.sort(key=lambda item: (kinds[group_of(item)], -tests[group_of(item)], group_of(item), framework_of(item)))
+        items.sort(key=lambda item: (kinds[group_of(item)], -tests[group_of(item)], group_of(item), *place_of(item)))
 
 
-def framework_of(item):
-    """Return where a test comes in its group: a framework after the other, as few servers of ranks are live at once."""
+def place_of(item):
+    """Return where a test comes in its group: a file after the other, as its fixtures live as long.
+
+    In a file, a framework after the other, as few servers of ranks are live at once.
+    """
     parameters = item.callspec.params if hasattr(item, "callspec") else {}
-    return {"torch": 0, "keras": 2}.get(str(parameters.get("framework")), 1)
+    return str(item.path), {"torch": 0, "keras": 2}.get(str(parameters.get("framework")), 1)
 
 
 def group_of(item):
