@@ -142,7 +142,7 @@ class Server:
             raise ServerError(self._failure(f"died in the job {job['name']}")) from None
 
     def _answers(self, *, deadline):
-        """Wait for the answers of all ranks, or for one that ends the server: the others may wait for that rank."""
+        """Wait for the answers of all ranks, or for an error that is no user's: the others may wait for that rank."""
         waiting = {connection: rank for rank, (connection, _) in self.ranks.items()}
         contents, answers = dict.fromkeys(self.ranks, b""), {}
         while waiting:
@@ -157,7 +157,7 @@ class Server:
                 if contents[rank].endswith(b"\n"):
                     answers[rank] = json.loads(contents[rank])
                     del waiting[connection]
-            if any(answer["ends_server"] for answer in answers.values()):
+            if any(answer["code"] == 1 for answer in answers.values()):
                 break
         return [answers[rank] for rank in sorted(answers)]
 
