@@ -71,6 +71,9 @@ def copy_tree(root, copy):
             shutil.copy2(root / name, copy / name)
     for environment in root.glob(".venv*"):
         (copy / environment.name).symlink_to(environment.resolve())
+    identity = ["-c", "user.name=mutations", "-c", "user.email=mutations@localhost"]
+    for command in (["init"], ["add", "--all"], [*identity, "commit", "--message", "copy"]):
+        subprocess.run(["git", *command], cwd=copy, capture_output=True, check=True)  # for tests that ask git
 
 
 def run_tests(tests, tier, *, copy, options, seconds):
