@@ -9,7 +9,7 @@ import sys
 import psutil
 import pytest
 from builders import forget_hashes
-from jobs import keras_in_ci
+from jobs import check_bit_for_bit, keras_in_ci
 from processes import (
     END_SECONDS,
     finish,
@@ -101,8 +101,7 @@ def test_a_killed_run_is_reported_and_resumes_by_the_same_command(framework, tmp
         again = run_command(train_command(framework, [*command, *epochs, "--name", name]), folder=tmp_path)
         assert again.code == 0, again.stderr
     resumed, whole = (read_run(tmp_path / "runs" / name) for name in ("killed", "whole"))
-    assert resumed.record.hashes == whole.record.hashes
-    assert [epoch.weights_hash for epoch in resumed.epochs] == [epoch.weights_hash for epoch in whole.epochs]
+    check_bit_for_bit(resumed, whole)
     status, last = resumed.record.status, resumed.epochs[-1]
     assert status.resumed_after_epochs == [len(resumed.epochs) - 1]
     assert 0 < status.resumed_after_steps[0] - 16 * (len(resumed.epochs) - 1) < 16
@@ -117,12 +116,18 @@ KILLED = {  # framework, settings, launcher, the rank that is killed
     "worker": ("torch", SERVER, "mpirun4", 1),
     "server": ("torch", SERVER, "mpirun4", 3),
     "stage": ("keras", ["--strategy", "layers", "--stages", "2"], "mpirun2", 1),
+    "ddp": ("torch", [*NATIVE, "ddp"], "mpirun2", 1),
     "multiworker": ("keras", [*NATIVE, "multiworker"], "mpirun2", 1),
 }
 
 
+# The frameworks' own error, of a peer that is gone, often comes before the launcher's signal: then the run is recorded
+# as failed, which is a bug.
+MARKS = {"ddp": pytest.mark.long, "multiworker": pytest.mark.long}
+
+
 @pytest.mark.ci
-@pytest.mark.parametrize("name", KILLED)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=MARKS.get(name, ())) for name in KILLED])
 def test_a_killed_rank_ends_the_run_which_can_be_resumed(name, tmp_path):
     framework, settings, launcher, rank = KILLED[name]
     run = tmp_path / "runs/killed"
@@ -131,8 +136,7 @@ def test_a_killed_rank_ends_the_run_which_can_be_resumed(name, tmp_path):
     wait_until(lambda: any("-step-" in folder.name for folder in checkpoint_folders(run)), process=process)
     rank_processes(process.pid)[str(rank)].kill()
     assert finish(process, within_seconds=END_SECONDS).code != 0
-    # TensorFlow's own error, of a peer that is gone, may come before the launcher's signal.
-    assert read_run(run).state in ("killed", "interrupted", *(["failed"] if name == "multiworker" else []))
+    assert read_run(run).state in ("killed", "interrupted")
     epochs = epochs_of(run) + 2
     resume = train_command(framework, ["--resume", str(run), "--epochs", str(epochs)])
     again = run_command([*launcher_command(launcher), *resume], folder=tmp_path)

@@ -4,13 +4,11 @@ One table, `CASES`. A patch ends each run on all ranks inside its first epoch, a
 after its update 2; then it is resumed once more. What a killed process leaves is in `test_killed.py`.
 """
 
-import json
 from dataclasses import dataclass
 
 import pytest
-from jobs import FRAMEWORKS, Job, Jobs, last_value, on_frameworks, resumed, train
+from jobs import FRAMEWORKS, Job, Jobs, check_bit_for_bit, last_value, on_frameworks, resumed, train
 
-from common.run_folder.checkpoints import checkpoint_folders
 from common.run_folder.records import read_run
 
 pytestmark = pytest.mark.ranks
@@ -134,30 +132,6 @@ def rows(table):
     return on_frameworks(table, frameworks=lambda name: table[name].frameworks, quick=lambda name: table[name].quick)
 
 
-MEASURED = {"checkpoint_seconds": 0, "hash": ""}  # of a checkpoint's state: seconds, and the hash that covers them
-
-
-def check_same(run, whole):
-    """Check that two runs ended alike, bit for bit: weights, optimizer, figures of every epoch, what the ranks have."""
-    assert run.record.hashes == whole.record.hashes
-    for ours, theirs in zip(run.epochs, whole.epochs, strict=True):
-        assert (ours.epoch, ours.steps, ours.weights_hash) == (theirs.epoch, theirs.steps, theirs.weights_hash)
-        assert (ours.training_loss, ours.training_accuracy) == (theirs.training_loss, theirs.training_accuracy)
-        assert (ours.validation_loss, ours.validation_accuracy) == (theirs.validation_loss, theirs.validation_accuracy)
-        assert ours.learning_rate == theirs.learning_rate
-    assert run.record.totals.test_loss == whole.record.totals.test_loss
-    assert run.record.totals.steps == whole.record.totals.steps
-    assert run.record.initial_test == whole.record.initial_test
-    (checkpoint,), (twin,) = checkpoint_folders(run.folder), checkpoint_folders(whole.folder)
-    assert checkpoint.name == twin.name == f"epoch-{len(whole.epochs):04d}"
-    files = {file.name for file in twin.iterdir()}
-    assert {file.name for file in checkpoint.iterdir()} == files >= {"weights.safetensors", "optimizer.safetensors"}
-    for file in files - {"state.json"}:
-        assert (checkpoint / file).read_bytes() == (twin / file).read_bytes(), file
-    states = [json.loads((folder / "state.json").read_text()) for folder in (checkpoint, twin)]
-    assert {**states[0], **MEASURED} == {**states[1], **MEASURED}
-
-
 @rows(CASES)
 def test_a_run_ended_inside_epochs_ends_bit_for_bit_as_an_unbroken_one(jobs, framework, name):
     run, whole = jobs.run(framework, f"{name} resumed"), jobs.run(framework, f"{name} whole")
@@ -172,7 +146,7 @@ def test_a_run_ended_inside_epochs_ends_bit_for_bit_as_an_unbroken_one(jobs, fra
     if name == "profile":
         assert run.record.profile.steps == EPOCHS * steps - (steps + 2) - run.record.profile.left_out_steps
         assert run.record.profile.parts_over_step == pytest.approx(1.0, abs=0.05)
-    check_same(run, whole)
+    check_bit_for_bit(run, whole)
 
 
 @rows(AT_AN_EPOCHS_END)
@@ -180,11 +154,11 @@ def test_a_run_resumed_after_an_epoch_ends_bit_for_bit_as_an_unbroken_one(jobs, 
     run, whole = jobs.run(framework, f"{name} resumed"), jobs.run(framework, f"{name} whole")
     assert "after epoch 1\n" in jobs.outcomes(framework, f"{name} resumed")[0].stdout
     assert run.record.status.resumed_after_epochs == [1]
-    check_same(run, whole)
+    check_bit_for_bit(run, whole)
 
 
 def test_segments_change_nothing(jobs, framework):
-    check_same(jobs.run(framework, "segments"), jobs.run(framework, "cnn whole"))
+    check_bit_for_bit(jobs.run(framework, "segments"), jobs.run(framework, "cnn whole"))
 
 
 def test_settings_that_end_before_the_checkpoint_are_refused(jobs, framework):

@@ -9,7 +9,8 @@ import subprocess
 import numpy as np
 import pytest
 import reference_rules
-from jobs import Job, Jobs, keras_in_ci, relative_difference, resumed, train
+from frameworks import need
+from jobs import FRAMEWORKS, Job, Jobs, keras_in_ci, relative_difference, resumed, train
 from PIL import Image
 from processes import launcher_command, run_command, train_command
 
@@ -39,8 +40,16 @@ STEPS = ["--epochs", "2", "--steps-per-epoch", "3"]
 ONE_EPOCH = ["--epochs", "1", "--steps-per-epoch", "8"]
 
 
+# Neither 968 samples nor the 161 for test, nor those for validation, divide by 7 images x 2 or 4 ranks.
+UNEVEN_SAMPLES = 968
+UNEVEN = {1: "none", 2: "mpirun2", 4: "mpirun4"}  # ranks, and their launcher
+
+
 def all_jobs():
     """Return the jobs of two ranks, and those of one process."""
+    uneven = ["--dataset", f"synthetic:{UNEVEN_SAMPLES}x28x28x1x10", "--model", "mlp", "--epochs", "1"]
+    uneven += ["--batch-size", "7", "--validation-share", "0.1"]
+    yield from (train(f"uneven{size}", *uneven, launcher=launcher) for size, launcher in UNEVEN.items())
     yield train("whole2", *WHOLE, "--epochs", "3", "--evaluate-first")
     yield train("whole1", *WHOLE, *STEPS, launcher="none")
     yield train("nothing", *MLP, "--epochs", "0", launcher="none")
@@ -306,6 +315,27 @@ def test_batch_norm_frozen_after_the_first_validation(jobs, framework):
 @keras_in_ci
 def test_the_learning_rate_grows_with_the_ranks(jobs, framework):
     assert [epoch.learning_rate for epoch in jobs.run(framework, "scaled").epochs] == [0.02, 0.02]
+
+
+def test_frameworks_start_at_the_same_loss(jobs):
+    for framework in FRAMEWORKS:
+        need(framework)
+    torch, keras = (jobs.run(framework, "whole2").record.initial_test.loss for framework in FRAMEWORKS)
+    assert torch == pytest.approx(keras, rel=1e-5)
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("size", UNEVEN)
+def test_what_does_not_divide_is_left_out_in_training_alone(jobs, framework, size):
+    run = jobs.run(framework, f"uneven{size}")
+    data = run.record.data
+    assert data.training_samples + data.validation_samples == UNEVEN_SAMPLES
+    assert data.steps_per_epoch == data.training_samples // (7 * size)
+    assert data.dropped_samples_per_epoch == data.training_samples % (7 * size) > 0
+    # Every test sample counts once: the accuracy is a whole number of them.
+    correct = run.record.totals.test_accuracy * data.test_samples
+    assert correct == pytest.approx(round(correct), abs=1e-6)
+    assert data.test_samples % size or size == 1
 
 
 @keras_in_ci

@@ -1,5 +1,6 @@
 """Jobs for servers of ranks (`rank_server.py`), each done once for all tests that look at it."""
 
+import json
 import os
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 from rank_server import ServerError, Start, do
 
 from common.model.weights import load_weights
+from common.run_folder.checkpoints import checkpoint_folders
 from common.run_folder.records import WEIGHTS_FILE, read_run
 
 FRAMEWORKS = ("torch", "keras")
@@ -189,3 +191,27 @@ def relative_difference(value, reference):
     if value.shape != reference.shape or not np.all(np.isfinite(value)):
         return float("inf")
     return float(np.max(np.abs(value.astype(np.float64) - reference)) / np.max(np.abs(reference)))
+
+
+MEASURED = {"checkpoint_seconds": 0, "hash": ""}  # of a checkpoint's state: seconds, and the hash that covers them
+
+
+def check_bit_for_bit(run, whole):
+    """Check that two runs ended alike, bit for bit: weights, optimizer, figures of every epoch, what the ranks have."""
+    assert run.record.hashes == whole.record.hashes
+    for ours, theirs in zip(run.epochs, whole.epochs, strict=True):
+        assert (ours.epoch, ours.steps, ours.weights_hash) == (theirs.epoch, theirs.steps, theirs.weights_hash)
+        assert (ours.training_loss, ours.training_accuracy) == (theirs.training_loss, theirs.training_accuracy)
+        assert (ours.validation_loss, ours.validation_accuracy) == (theirs.validation_loss, theirs.validation_accuracy)
+        assert ours.learning_rate == theirs.learning_rate
+    assert run.record.totals.test_loss == whole.record.totals.test_loss
+    assert run.record.totals.steps == whole.record.totals.steps
+    assert run.record.initial_test == whole.record.initial_test
+    (checkpoint,), (twin,) = checkpoint_folders(run.folder), checkpoint_folders(whole.folder)
+    assert checkpoint.name == twin.name == f"epoch-{len(whole.epochs):04d}"
+    files = {file.name for file in twin.iterdir()}
+    assert {file.name for file in checkpoint.iterdir()} == files >= {"weights.safetensors", "optimizer.safetensors"}
+    for file in files - {"state.json"}:
+        assert (checkpoint / file).read_bytes() == (twin / file).read_bytes(), file
+    states = [json.loads((folder / "state.json").read_text()) for folder in (checkpoint, twin)]
+    assert {**states[0], **MEASURED} == {**states[1], **MEASURED}
