@@ -1,6 +1,7 @@
 """`python -m launch chaos`: faults are drawn by a seed, judged in every respect, counted, and a campaign goes on."""
 
 import collections
+import contextlib
 import dataclasses
 import itertools
 import subprocess
@@ -11,6 +12,7 @@ from typing import get_args
 import psutil
 import pytest
 from builders import make_config, make_epoch, make_setup, random_weights, write_trained_run
+from shared_memory import own_shared_memory
 
 from common.checks.chaos_record import (
     TRIALS_FILE,
@@ -332,6 +334,13 @@ def test_damage_that_nobody_finds_is_not_survived(library, tmp_path, monkeypatch
         made = trials.make(FileFault(writer="run of PyTorch", kind=DAMAGES[0], share=0.6), number=0)
     assert not made.is_survived
     assert not made.is_readable
+
+
+@pytest.fixture(autouse=True)
+def alone(request):
+    """Tests beside this one kill ranks, whose shared memory stays."""
+    with own_shared_memory() if request.node.get_closest_marker("ranks") else contextlib.nullcontext():
+        yield
 
 
 @pytest.fixture
