@@ -10,8 +10,7 @@ pytestmark = pytest.mark.cluster
 
 WITHIN = pytest.approx(1.0, abs=0.15)
 NUMBERS = 100_000  # of a vector: 400 kB
-SUMS = 3
-TRIES = 3  # other programs may keep the cores of a machine for as long as a latency; three times in a row they do not
+SUMS = 8  # of which the fastest counts: other programs can only add to the seconds of a sum
 
 
 def test_the_model_finds_the_link_of_a_bare_ring(tmp_path):
@@ -20,13 +19,11 @@ def test_the_model_finds_the_link_of_a_bare_ring(tmp_path):
     with several_hosts(tmp_path, names=NAMES, link=link) as hosts:
         start = start_on(hosts, tmp_path)
         ring = ["python", "tests/support/ring_worker.py", str(NUMBERS), str(SUMS)]
-        for _ in range(TRIES):
-            done = hosts.run("a", [*start.words(np=len(NAMES)), *ring], environment={**RING, **AS_ROOT})
-            assert done.returncode == 0, done.stderr
-            rows = [json.loads(line) for line in done.stdout.splitlines()]
-            found = fit_of_sums(rows, numbers=NUMBERS).against(link)
-            if found == (WITHIN, WITHIN):
-                break
+        done = hosts.run("a", [*start.words(np=len(NAMES)), *ring], environment={**RING, **AS_ROOT})
+    assert done.returncode == 0, done.stderr
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    found = fit_of_sums(rows, numbers=NUMBERS).against(link)
+    print(found)
     assert found == (WITHIN, WITHIN)
 
 

@@ -74,9 +74,9 @@ CALLS = {
     "models": Proofs(
         ("--models", *FREE, "--np", "1", "--updates", "20", "--epochs", "0"), FREE, ALL, (1,), 20, 5, False
     ),
-    "four_ranks": Proofs(
-        ("--models", "mlp", "--optimizers", "momentum", "--updates", "2", *SMALL_RUNS),
-        ("mlp",), ("momentum",), (1, 2, 4), 2, 5, True,
+    "two_ranks": Proofs(
+        ("--models", "mlp", "--optimizers", "momentum", "--np", "1", "2", "--updates", "2", *SMALL_RUNS),
+        ("mlp",), ("momentum",), (1, 2), 2, 5, True,
     ),
     "resnet": Proofs(
         ("--models", "resnet34", "--optimizers", "momentum", "--np", "1", "--updates", "2",
@@ -202,7 +202,7 @@ def test_curves_are_those_of_every_update(folders, name):
 
 @pytest.mark.ranks
 @pytest.mark.ci
-@pytest.mark.parametrize("name", ["four_ranks", *[pytest.param(name, marks=pytest.mark.long) for name in LONG]])
+@pytest.mark.parametrize("name", ["two_ranks", *[pytest.param(name, marks=pytest.mark.long) for name in LONG]])
 def test_two_ordinary_runs_are_beside_the_record(folders, name):
     record = record_of(name, folders)
     assert record.runs == ["torch", "keras"]
