@@ -70,6 +70,11 @@ class DeviceConfig(Settings):
         )
 
     @property
+    def exchanges_in_host_memory(self) -> bool:
+        """Whether gradients are in host memory when they are exchanged, whatever GPUs there are."""
+        return self.device == "cpu" or self.share_gpu
+
+    @property
     def groups(self) -> int | None:
         """Number of groups in which gradients are averaged; None: each tensor is its own."""
         assert self.gradient_groups != "auto", "it is measured before training"

@@ -93,7 +93,9 @@ def normalize(images: np.ndarray, table: np.ndarray) -> np.ndarray:
     # All channels in one lookup: channel c reads row c of the transposed table. The offsets are repeated for a whole
     # image, because NumPy adds long rows several times faster than rows of 3.
     rows = codes.reshape(len(codes), -1)
-    offsets = np.tile(np.arange(channels, dtype=np.uint16) * np.uint16(len(table)), rows.shape[1] // channels)
+    offsets = np.arange(channels) * len(table)
+    smallest = np.min_scalar_type(channels * len(table) - 1)  # the fastest; uint16 for images with a few channels
+    offsets = np.tile(offsets.astype(smallest), rows.shape[1] // channels)
     return np.take(np.ascontiguousarray(table.T).ravel(), rows + offsets, mode="clip").reshape(images.shape)
 
 

@@ -217,7 +217,7 @@ def controller_variables(variables: Mapping[str, str], *, nccl: bool) -> dict[st
 
     Args:
         variables: the environment; its values are kept, except for the controller of a process without launcher.
-        nccl: whether Horovod was built with NCCL, which moves gradients from GPU to GPU.
+        nccl: whether gradients go from GPU to GPU, by NCCL.
     """
     if not under_launcher(variables):
         # A single process needs no MPI, which would require its daemon.
@@ -272,16 +272,23 @@ def _init(hvd: Any, *, process_sets: Callable[[], list[Any]]) -> None:
     os._exit(EXIT_CODE_USER_ERROR)  # not by an exception: the record is that of the others
 
 
-def join(hvd: Any, *, timeline: bool, process_sets: Callable[[], list[Any]] = list) -> Communicator:
+def join(
+    hvd: Any,
+    *,
+    timeline: bool,
+    in_host_memory: bool = False,
+    process_sets: Callable[[], list[Any]] = list,
+) -> Communicator:
     """Start Horovod and return the communicator.
 
     Args:
         timeline: whether a timeline may be started later; Horovod has to know before it starts.
+        in_host_memory: whether gradients are there when they are exchanged, also where Horovod was built with NCCL.
         process_sets: returns those that Horovod shall know; called when the environment of MPI is set.
     """
     if timeline:
         os.environ["HOROVOD_TIMELINE"] = "DYNAMIC"
-    os.environ.update(controller_variables(os.environ, nccl=bool(hvd.nccl_built())))
+    os.environ.update(controller_variables(os.environ, nccl=bool(hvd.nccl_built()) and not in_host_memory))
     for name, value in GPU_ORDER.items():
         os.environ.setdefault(name, value)
     _init(hvd, process_sets=process_sets)

@@ -30,13 +30,14 @@ def join_ranks(hvd: Any, settings: Config | UserError | None) -> Communicator:
         strategy = settings.strategy
         return replace(join_mpi(servers=strategy.servers or 0), replicas=strategy.replicas or 1)
     timeline = isinstance(settings, Config) and settings.record.horovod_timeline
+    in_host_memory = isinstance(settings, Config) and settings.device.exchanges_in_host_memory
     if isinstance(settings, Config) and settings.parts.count > 1 and under_launcher(os.environ):
-        return _join_copies(hvd, parts=settings.parts.count, timeline=timeline)
+        return _join_copies(hvd, parts=settings.parts.count, timeline=timeline, in_host_memory=in_host_memory)
     with no_other_way(settings):
-        return join(hvd, timeline=timeline)
+        return join(hvd, timeline=timeline, in_host_memory=in_host_memory)
 
 
-def _join_copies(hvd: Any, *, parts: int, timeline: bool) -> Communicator:
+def _join_copies(hvd: Any, *, parts: int, timeline: bool, in_host_memory: bool) -> Communicator:
     """Return the communicator of ranks of which `parts` neighbors hold a copy of the model together.
 
     Horovod has to know the process sets before it starts, and their number follows from that of the ranks: MPI starts
@@ -55,7 +56,7 @@ def _join_copies(hvd: Any, *, parts: int, timeline: bool) -> Communicator:
 
     for name, value in LOOKING.items():
         os.environ.setdefault(name, value)
-    comm = join(hvd, timeline=timeline, process_sets=process_sets)
+    comm = join(hvd, timeline=timeline, in_host_memory=in_host_memory, process_sets=process_sets)
     if comm.size % parts:
         return comm
     of_copy = tuple(range(comm.rank - comm.rank % parts, comm.rank - comm.rank % parts + parts))

@@ -30,7 +30,7 @@ def dataset_with(mean, standard_deviation):
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16])
-@pytest.mark.parametrize("channels", [1, 2, 3, 4])
+@pytest.mark.parametrize("channels", [1, 3, 257])  # with 257, table rows need more than 16 bits
 def test_normalize_has_the_bits_of_the_formula(channels, dtype):
     random = np.random.default_rng(0)
     mean, deviation = tuple(random.uniform(0.2, 0.8, channels)), tuple(random.uniform(0.1, 0.4, channels))
@@ -46,7 +46,7 @@ def test_normalize_has_the_bits_of_the_formula(channels, dtype):
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("channels", [1, 3, 5])  # with 5, table rows need more than 16 bits
 def test_float16_pixels_are_normalized_by_the_formula(channels, dtype):
     random = np.random.default_rng(0)
     mean, deviation = tuple(random.uniform(0.2, 0.8, channels)), tuple(random.uniform(0.1, 0.4, channels))

@@ -13,6 +13,7 @@ from fake_ranks import alone, run_ranks
 from frameworks import need
 from processes import child_environment, launcher_command
 
+from common.config import Config, DeviceConfig
 from common.distributed.communicator import (
     HOST_ALIASES,
     controller_variables,
@@ -20,6 +21,7 @@ from common.distributed.communicator import (
     place_on_host,
     under_launcher,
 )
+from common.distributed.mpi import join_ranks
 from common.errors import UserError
 
 
@@ -209,6 +211,19 @@ def test_elastic_ranks_meet_again_after_one_has_ended_before(monkeypatch):
     hvd = MeetsAtTry(3)
     assert join(hvd, timeline=False).size == 1
     assert hvd.calls == ["init", "shutdown", "init", "shutdown", "init"]
+
+
+@pytest.mark.parametrize(
+    ("device", "cycle"),
+    [({"device": "gpu"}, None), ({"device": "cpu"}, "0.2"), ({"share_gpu": True}, "0.2")],
+)
+def test_gradients_in_host_memory_are_exchanged_as_such_also_with_nccl(monkeypatch, device, cycle):
+    launched = {"OMPI_COMM_WORLD_SIZE": "2"}
+    monkeypatch.setattr(os, "environ", launched)
+    hvd = MeetsAtTry(1)
+    hvd.nccl_built = lambda: True
+    join_ranks(hvd, Config(device=DeviceConfig(**device)))
+    assert launched.get("HOROVOD_CYCLE_TIME") == cycle
 
 
 def test_other_ranks_do_not(monkeypatch):
