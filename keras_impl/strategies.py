@@ -152,10 +152,16 @@ class Averaging(Strategy):
         distributed.broadcast_state(state, comm=self.comm)
 
     def end_epoch(self, state: TrainingState, epoch: int) -> PartialEpoch:
-        """Keep this rank's own weights, where they differ, and load their average."""
-        own = own_state(self.setup, state, step=self.setup.steps_after(epoch))
+        """Keep this rank's own weights, where they differ, and load their average.
+
+        In the warm-up only BatchNorm's statistics differ, and their average stays, as with all-reduce.
+        """
+        step = self.setup.steps_after(epoch)
+        own = own_state(self.setup, state, step=step)
         if own.weights:
             distributed.average_in_place(self._weights, name="copy", config=self.setup.config, weight=self._weight)
+        elif self.setup.averaging.is_warm_up(step):
+            distributed.average_batch_norm(state, comm=self.comm, weight=self._weight)
         return own
 
     def sharing(self) -> SharingRecord | None:

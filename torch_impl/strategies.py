@@ -143,10 +143,16 @@ class Averaging(Strategy):
         distributed.broadcast_state(state, comm=self.comm)
 
     def end_epoch(self, state: TrainingState, epoch: int) -> PartialEpoch:
-        """Keep this rank's own weights, where they differ, and load their average."""
-        own = own_state(self.setup, state, step=self.setup.steps_after(epoch))
+        """Keep this rank's own weights, where they differ, and load their average.
+
+        In the warm-up only BatchNorm's statistics differ, and their average stays, as with all-reduce.
+        """
+        step = self.setup.steps_after(epoch)
+        own = own_state(self.setup, state, step=step)
         if own.weights:
             self._average(self._weights(), name="copy")
+        elif self.setup.averaging.is_warm_up(step):
+            distributed.average_batch_norm(state, comm=self.comm, weight=self.setup.weight_of(self.comm.rank))
         return own
 
     def sharing(self) -> SharingRecord | None:

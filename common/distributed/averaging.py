@@ -27,6 +27,10 @@ class AveragingPlan:
         """Return whether the ranks hold different weights after an update."""
         return bool(self._is_local(step) & (step % self.interval != 0))
 
+    def is_warm_up(self, step: int) -> bool:
+        """Return whether an update is made from the average of all ranks' gradients, before weights are averaged."""
+        return self.size > 1 and step <= self.config.warmup_allreduce
+
     def optimizers_differ_after(self, step: int) -> bool:
         """Return whether the ranks hold different states of the optimizer after an update."""
         if self.config.adasum:  # combines updates, each of which was made from a rank's own gradients

@@ -117,6 +117,9 @@ def all_runs():
     yield train("averaged adam", *AVERAGED_ADAM, *batch(2))
     yield train("resnet34 on 2", *RESNET34, *batch(12), patch="shallow")
     yield train("resnet34 every1", *RESNET34, *batch(12), *EVERY1, patch="shallow")
+    twice = [*RESNET34, *batch(12), "--epochs", "2"]  # the warm-up ends with the first
+    yield train("resnet34 twice", *twice, patch="shallow")
+    yield train("resnet34 warm-up", *twice, *EVERY1, "--warmup-allreduce", "3", patch="shallow")
     yield train("averaging alone", *mlp, *batch(1), *AVERAGING, "--no-average-state", launcher="none")
 
     # A model in parts.
@@ -205,6 +208,7 @@ SAME = {  # run -> the run that it equals, and the largest relative difference o
     "every1": ("plain sgd", ROUNDING),
     "resnet34 every1": ("resnet34 on 2", MORE_ROUNDING),
     "resnet34 every1 shares": ("resnet34 shares", 1e-9),
+    "resnet34 warm-up": ("resnet34 twice", MORE_ROUNDING),
     "averaging alone": ("mlp", EXACT),
     "mlp layers": ("mlp", ROUNDING),
     "cnn layers": ("cnn_adam", ROUNDING),
