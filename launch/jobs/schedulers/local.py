@@ -59,7 +59,7 @@ def submit(job: Job, folder: Path) -> str:
             ["bash", str((folder / SCRIPT).resolve())],
             stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
         )  # fmt: skip
-    return f"{process.pid}@{psutil.Process(process.pid).create_time():.2f}"
+    return f"{process.pid}@{_began(psutil.Process(process.pid))}"
 
 
 def state(record: JobRecord, folder: Path) -> JobStatus:
@@ -103,6 +103,14 @@ def _process(record: JobRecord) -> psutil.Process | None:
     number, _, began = record.id.partition("@")
     with suppress(psutil.NoSuchProcess, ValueError):
         process = psutil.Process(int(number))
-        if f"{process.create_time():.2f}" == began and process.status() != psutil.STATUS_ZOMBIE:
+        if _began(process) == began and process.status() != psutil.STATUS_ZOMBIE:
             return process
     return None
+
+
+def _began(process: psutil.Process) -> str:
+    """Return when a process began, in ticks since the machine's boot, as the time of day may be corrected."""
+    try:
+        return Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[19]
+    except FileNotFoundError:
+        return f"{process.create_time():.2f}"  # not on Linux, or the process has ended

@@ -6,6 +6,7 @@ import re
 import shlex
 import subprocess
 
+import psutil
 import pytest
 import sites_and_jobs
 from sites_and_jobs import ROOT, submit
@@ -301,12 +302,17 @@ def test_a_failing_job_is_reported_as_failed(folder, capsys):
 
 @pytest.mark.ranks
 @pytest.mark.ci
-def test_a_job_can_be_ended(folder, capsys):
+def test_a_job_can_be_ended(folder, capsys, monkeypatch):
     endless = [*SMALL, "--epochs", "100000", "--max-steps", "100000000"]
     words = ["--name", "long", "--no-preflight", "--", "torch_impl/train.py", *endless]
     assert submit(folder, "--site", own_site(folder), *words) == 0
     run = folder / "runs/long"
     wait_until((run / "run.json").exists, within_seconds=PATIENCE_SECONDS)
+    # The time of day is corrected by a second, and with it when processes began.
+    began = psutil.Process.create_time
+    monkeypatch.setattr(psutil.Process, "create_time", lambda self: began(self) + 1)
+    assert launch.main(["status", "long", "--jobs-folder", str(folder / "jobs")]) == 0
+    assert " running " in capsys.readouterr().out
     assert launch.main(["cancel", "long", "--jobs-folder", str(folder / "jobs")]) == 0
     capsys.readouterr()
     assert " cancelled " in ended(folder, "long", capsys)
