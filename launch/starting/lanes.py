@@ -9,6 +9,7 @@ loop in one thread, so that an interruption unwinds every job, which ends its pr
 
 import argparse
 import os
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
@@ -156,10 +157,20 @@ def cores_by_core(folder: Path = _CPUS) -> list[int]:
     return sorted(own_cores(), key=lambda cpu: (first_thread(cpu), cpu))
 
 
+# A line of `nvidia-smi --list-gpus`: "GPU 0: NVIDIA A100 (UUID: GPU-...)"; below it those of its parts, "  MIG 1g.5gb".
+_GPU_LINE = re.compile(r"^(GPU|  MIG) .*?(\d+): .*\(UUID: (\S+)\)$", re.MULTILINE)
+
+
 def visible_gpus() -> list[str]:
-    """Return the UUIDs of this host's GPUs that this process may use."""
-    rows = [line.split(", ") for line in ask_nvidia("--query-gpu=index,uuid", "--format=csv,noheader").splitlines()]
-    return pinning.visible_gpus([(index, uuid, uuid) for index, uuid in rows], os.environ.get(GPUS_SEEN))
+    """Return the UUIDs of this host's GPUs that this process may use.
+
+    Parts of a GPU (MIG) count where CUDA_VISIBLE_DEVICES names them.
+    """
+    listed = _GPU_LINE.findall(ask_nvidia("--list-gpus"))
+    gpus = [(number, uuid, uuid) for kind, number, uuid in listed if kind == "GPU"]
+    variable = os.environ.get(GPUS_SEEN)
+    parts = [("", uuid, uuid) for kind, _, uuid in listed if kind != "GPU" and variable is not None]
+    return pinning.visible_gpus([*gpus, *parts], variable)
 
 
 # A job is advanced until it ends; it yields whenever it would wait.

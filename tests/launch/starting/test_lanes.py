@@ -8,6 +8,7 @@ import pytest
 
 from common.errors import UserError
 from common.utils.at_once import AT_ONCE, runs_at_once
+from launch.experiments.survey import this_host
 from launch.starting import lanes
 from launch.starting.lanes import (
     GPUS_SEEN,
@@ -88,15 +89,34 @@ def test_hardware_threads_of_a_core_are_neighbors(tmp_path, monkeypatch):
     assert cores_by_core(tmp_path) == [0, 2, 1, 3]
 
 
-def test_gpus_that_this_process_does_not_see_are_not_dealt_out(monkeypatch):
-    monkeypatch.setattr(lanes, "ask_nvidia", lambda *_: "0, GPU-1\n1, GPU-2\n")
+LISTED = """warning: infoROM is corrupted at gpu 0000:00:1E.0
+GPU 0: NVIDIA A100-SXM4-40GB (UUID: GPU-1)
+  MIG 1g.5gb      Device  0: (UUID: MIG-1)
+  MIG 1g.5gb      Device  1: (UUID: MIG-2)
+GPU 1: NVIDIA A100-SXM4-40GB (UUID: GPU-2)
+"""
+
+
+@pytest.mark.parametrize(
+    ("variable", "seen"),
+    [
+        (None, ["GPU-1", "GPU-2"]),
+        ("1, 0", ["GPU-2", "GPU-1"]),
+        ("1", ["GPU-2"]),
+        ("MIG-2", ["MIG-2"]),
+        ("", []),
+        ("-1", []),
+    ],
+)
+def test_gpus_that_this_process_does_not_see_do_not_count(monkeypatch, variable, seen):
+    monkeypatch.setattr(lanes, "ask_nvidia", lambda *_: LISTED)
     monkeypatch.delenv(GPUS_SEEN, raising=False)
-    assert visible_gpus() == ["GPU-1", "GPU-2"]
-    monkeypatch.setenv(GPUS_SEEN, "1, 0")
-    assert visible_gpus() == ["GPU-2", "GPU-1"]
-    for nothing in ("", "-1"):
-        monkeypatch.setenv(GPUS_SEEN, nothing)
-        assert visible_gpus() == []
+    if variable is not None:
+        monkeypatch.setenv(GPUS_SEEN, variable)
+    assert visible_gpus() == seen
+    this_host.cache_clear()
+    assert this_host().gpus == len(seen)
+    this_host.cache_clear()
 
 
 def test_the_number_of_runs_at_once_comes_from_the_environment():
