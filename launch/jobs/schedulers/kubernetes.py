@@ -178,7 +178,8 @@ def script(job: Job) -> str:
     """Return what the launcher's shell does."""
     assert job.site.project_folder
     there = for_remote(job, project_folder=job.site.project_folder)
-    lines = ["set -eu", *site_lines(job), *prologue(there)]
+    # Not -u: scripts that set up modules read variables that are not set.
+    lines = ["set -e", *site_lines(job), *prologue(there)]
     if job.preflight:
         lines.append(line(preflight_words(there, hosts=HOST_FILE)))
     if job.experiment:
