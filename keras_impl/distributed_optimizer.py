@@ -112,11 +112,21 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name for it
         config["gradient_accumulation_steps"] = backward_passes_per_step
 
     distributed = _subclass(type(optimizer), exchange).from_config(config)
+    _copy_what_calls_have_set(optimizer, distributed)
     if optimizer.built:
         distributed.build(optimizer._trainable_variables)
-        for new, old in zip(distributed.variables, optimizer.variables, strict=True):
-            new.assign(old)
+    for new, old in zip(distributed.variables, optimizer.variables, strict=True):
+        new.assign(old)
     return distributed
+
+
+def _copy_what_calls_have_set(optimizer: keras.optimizers.Optimizer, rebuilt: keras.optimizers.Optimizer) -> None:
+    """Copies what `exclude_from_weight_decay` has set, which is in no config."""
+    for name, value in vars(optimizer).items():
+        if name.startswith("_exclude_from_weight_decay"):
+            setattr(rebuilt, name, value)
+    if hasattr(optimizer, "inner_optimizer"):
+        _copy_what_calls_have_set(optimizer.inner_optimizer, rebuilt.inner_optimizer)
 
 
 def check_compiled_model(model: keras.Model) -> None:
@@ -155,6 +165,7 @@ class _AveragingOptimizer(keras.optimizers.Optimizer):
 
         Raises:
             ValueError: inside a branch of a `tf.cond`, or of a function compiled for XLA.
+            RuntimeError: if this version of Keras accumulates gradients in a way of its own, and averages none.
         """
         graph = tf.compat.v1.get_default_graph()
         if type(graph).__name__ == "CondBranchFuncGraph" and self._exchange.active():
@@ -162,10 +173,29 @@ class _AveragingOptimizer(keras.optimizers.Optimizer):
                 "Gradients cannot be averaged in a branch that other ranks may not take. If there is a "
                 "LossScaleOptimizer, wrap it: `DistributedOptimizer(LossScaleOptimizer(...))`."
             )
-        if not getattr(self, "gradient_accumulation_steps", None):
+        if getattr(self, "gradient_accumulation_steps", None):
+            self._apply_pass(grads, trainable_variables)
+        else:
             variables = self._trainable_variables if trainable_variables is None else trainable_variables
-            grads = self._exchange(grads, variables)
-        super().apply(grads, trainable_variables)
+            super().apply(self._exchange(grads, variables), trainable_variables)
+
+    def _apply_pass(self, grads: Sequence[Any], trainable_variables: Sequence[Any] | None) -> None:
+        """Lets Keras add up the gradients of a pass, and checks that those of an update are averaged once."""
+        passes = self.gradient_accumulation_steps
+        is_eager = tf.executing_eagerly()  # a graph has the update in one of its branches
+        updates_before = int(self.iterations) if is_eager else 0
+        self.__dict__["_exchanges"] = 0  # no assignment: Keras would take it for its state
+        # Keras adds up tensors only.
+        tensors = [gradient if gradient is None else tf.convert_to_tensor(gradient) for gradient in grads]
+        super().apply(tensors, trainable_variables)
+        exchanges = self.__dict__["_exchanges"]
+        is_update = not is_eager or int(self.iterations) > updates_before
+        if tensors and is_update and exchanges != 1:
+            raise RuntimeError(
+                f"The gradients of {passes} passes were not averaged once per update but {exchanges} times. Received: "
+                f"Keras {keras.__version__}. Leave out `backward_passes_per_step` and `gradient_accumulation_steps`, "
+                "or use another version."
+            )
 
     def _backend_apply_gradients(self, grads: Sequence[Any], trainable_variables: Sequence[Any]) -> None:
         """Keras calls this with the variables that have gradients, and does not hand them on to `_clip_gradients`."""
@@ -175,6 +205,7 @@ class _AveragingOptimizer(keras.optimizers.Optimizer):
     def _clip_gradients(self, grads: Sequence[Any]) -> Any:
         """Keras calls this once per update, first of all, with the accumulated gradients where it accumulates."""
         if self.gradient_accumulation_steps:
+            self.__dict__["_exchanges"] += 1
             grads = self._exchange(grads, self.__dict__["_being_updated"])
         return super()._clip_gradients(grads)
 

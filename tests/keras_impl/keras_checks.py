@@ -4,12 +4,15 @@ TensorFlow starts as by `--onednn off`, against what the user's variable says.
 """
 
 import io
+import itertools
 import os
 import sys
 import threading
 from contextlib import contextmanager, redirect_stdout
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
+from unittest import mock
 
 os.environ |= {"TF_ENABLE_ONEDNN_OPTS": "1", "HOROVOD_CONTROLLER": "gloo", "HOROVOD_CPU_OPERATIONS": "gloo"}
 
@@ -40,6 +43,7 @@ with kept_in(START):
     tf.zeros(1) + 1
 
 import horovod.tensorflow as hvd  # noqa: E402 - the start is watched
+import keras  # noqa: E402
 import numpy as np  # noqa: E402
 from fake_ranks import alone  # noqa: E402
 from frameworks import run_checks  # noqa: E402
@@ -60,9 +64,9 @@ from keras_impl.state import TrainingState  # noqa: E402
 RATES = np.array([0.1, 0.05, 0.025])
 
 
-def toy_setup():
+def toy_setup(**device):
     """Return a run of a small model on a few images."""
-    settings = {"model": {"model": "mlp"}, "training": {"batch_size": 5}}
+    settings = {"model": {"model": "mlp"}, "training": {"batch_size": 5}, "device": device}
     return prepare_run(config_from_dict({"data": {"dataset": "synthetic:60x8x8x1x3"}, **settings}), size=1)
 
 
@@ -122,13 +126,17 @@ def check_a_thread_makes_batches_ahead_for_a_gpu_and_on_a_cpu_none_competes(fold
     assert not is_ahead()
 
 
-def check_the_graph_of_an_evaluation_is_built_before_the_first_one_is_timed(folder):
-    setup = toy_setup()
+def trainer_of(setup, *, phases):
+    """Return the trainer of a run."""
     model = build_model(setup.spec, setup.config.model)
     optimizer = build_optimizer(model, setup.config, learning_rates=RATES)
     state = TrainingState(model, optimizer, spec=setup.spec, config=setup.config)
+    return Trainer(state, ShardedData(setup, comm=alone(), device="cpu"), phases=phases)
+
+
+def check_the_graph_of_an_evaluation_is_built_before_the_first_one_is_timed(folder):
     phases, graphs = Phases(), []
-    trainer = Trainer(state, ShardedData(setup, comm=alone(), device="cpu"), phases=phases)
+    trainer = trainer_of(toy_setup(), phases=phases)
     phases.startup_ends()
     phases.listeners.append(
         lambda phase: graphs.append((phase, trainer._evaluate_batch.experimental_get_tracing_count()))
@@ -169,6 +177,70 @@ def check_exchanges_wait_for_each_other_s_tensors_only_where_they_are_timed(fold
         counted = meter.read()
         assert (counted.sent_bytes, counted.received_bytes) == (3 * 44, 3 * 44)
         assert (counted.seconds > 0) == times
+
+
+def decayed(optimizer, *variables):
+    """Return which of some variables an optimizer makes smaller where their gradients are 0."""
+    for variable in variables:
+        variable.assign(tf.ones_like(variable))
+    optimizer.apply([tf.zeros_like(variable) for variable in variables], list(variables))
+    return [bool(np.all(variable.numpy() < 1)) for variable in variables]
+
+
+def check_what_calls_have_set_on_an_optimizer_survives_the_wrapper(folder):
+    kernel, bias = keras.Variable(np.ones(3), name="kernel"), keras.Variable(np.ones(2), name="bias")
+    ways = [{"var_names": ["bias"]}, {"var_list": [bias]}]
+    for way, is_built, is_inner in itertools.product(ways, (False, True), (False, True)):
+        adam = keras.optimizers.AdamW(0.1, weight_decay=0.1)
+        adam.exclude_from_weight_decay(**way)
+        optimizer = keras.optimizers.LossScaleOptimizer(adam) if is_inner else adam
+        adam.iterations.assign(7)
+        if is_built:
+            optimizer.build([kernel, bias])
+        distributed = DistributedOptimizer(optimizer)
+        assert decayed(distributed, kernel, bias) == [True, False], (way, is_built, is_inner)
+        assert int((distributed.inner_optimizer if is_inner else distributed).iterations) == 8
+
+
+def check_gradients_of_embeddings_are_added_up_over_passes(folder):
+    rows = tf.IndexedSlices(tf.constant([[1.0, 2.0], [3.0, 4.0]]), tf.constant([2, 0]), tf.constant([3, 2]))
+    for is_graph in (False, True):
+        table = keras.Variable(np.zeros((3, 2), np.float32))
+        optimizer = DistributedOptimizer(keras.optimizers.SGD(1.0), backward_passes_per_step=2)
+        optimizer.build([table])
+        step = partial(optimizer.apply, [rows], [table])
+        if is_graph:
+            step = tf.function(step)
+        step()
+        assert not np.any(table.numpy())
+        step()
+        assert table.numpy().tolist() == [[-3, -4], [0, 0], [-1, -2]]
+
+
+def check_gradients_of_embeddings_are_added_up_in_our_loop(folder):
+    setup = toy_setup(backward_passes_per_step=2)
+    trainer = trainer_of(setup, phases=Phases())
+    rows = tf.IndexedSlices(tf.constant([[1.0, 2.0], [3.0, 4.0]]), tf.constant([2, 0]), tf.constant([3, 2]))
+    trainer._gradients = lambda images, labels: (images, labels, [rows])
+    _, _, (total,) = tf.function(trainer._passes)(tf.zeros((4, 1)), tf.zeros(4))
+    assert total.numpy().tolist() == [[6, 8], [0, 0], [2, 4]]
+
+
+def check_passes_whose_gradients_are_not_averaged_are_an_error(folder):
+    """As with a version of Keras that accumulates in another way."""
+
+    def update_at_once(self, grads, trainable_variables):
+        self._backend_update_step(grads, trainable_variables, self.learning_rate)
+
+    weight = keras.Variable(np.zeros(2))
+    with mock.patch.object(keras.optimizers.Optimizer, "_backend_apply_gradients", update_at_once):
+        optimizer = DistributedOptimizer(keras.optimizers.SGD(1.0), backward_passes_per_step=2)
+        optimizer.apply([tf.ones(2)], [weight])
+        try:
+            optimizer.apply([tf.ones(2)], [weight])
+        except RuntimeError as error:
+            message = str(error)
+    assert "were not averaged once per update but 0 times. Received: Keras 3." in message
 
 
 if __name__ == "__main__":
