@@ -102,8 +102,8 @@ def _why_not(run: RunRow) -> str | None:
         return f"its ranks do not simply average gradients at every update ({strategy_label(record.config)})"
     if not record.world.on_cpu:
         return "not on a CPU"
-    if record.world.oversubscribed or len(set(record.world.hosts)) > 1:
-        return "more threads than cores, or more than one host"
+    if len(set(record.world.hosts)) > 1:
+        return "more than one host"
     if record.world.at_once > 1:
         return "made beside other runs"
     return None

@@ -5,7 +5,7 @@ from analysis.projection.peaks import Peaks, measured_peaks
 from analysis.projection.study import Study, read_study, study_of
 from analysis.runs.table import Selection
 from common.errors import UserError
-from common.run_folder.environment import PACKAGES_OF_FRAMEWORK, describe_environment
+from common.run_folder.environment import PACKAGES_OF_FRAMEWORK, Environment, describe_environment
 
 
 def study_of_runs(selection: Selection, *, measure: bool = False) -> tuple[Study, list[str]]:
@@ -26,13 +26,13 @@ def study_of_runs(selection: Selection, *, measure: bool = False) -> tuple[Study
             f"a projection is fitted to runs of one machine. Received: {received}. Name runs on the CPUs of one machine"
         )
     ((machine, steps),) = by_machine.items()
-    environments = [record.environment for record in selection.runs["record"]]
+    records = [record for record in selection.runs["record"] if isinstance(record.environment, Environment)]
     names = dict.fromkeys(name for step in steps for name in PACKAGES_OF_FRAMEWORK[step.framework])
-    packages = environments[0].packages
+    packages = records[0].environment.packages
     study = study_of(
         steps,
         machine=machine,
-        date=min(record.status.started_at for record in selection.runs["record"])[:10],
+        date=min(record.status.started_at for record in records)[:10],
         packages={name: packages[name] for name in names if name in packages},
         peaks=peaks_of_machine(machine, {step.threads * step.ranks for step in steps}, measure=measure),
     )

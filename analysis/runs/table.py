@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from analysis.runs.settings import SETTING_COLUMNS, settings_of
 from common.config import Config
 from common.measurement.step_profile import StepProfile
-from common.run_folder.records import EpochRecord, NotRecorded, RunRecord, RunState, Totals
+from common.run_folder.records import EpochRecord, NotRecorded, RunRecord, RunState, Totals, World
 
 FIGURES = [one.name for one in fields(EpochRecord) if one.name not in ("epoch", "weights_hash")]
 TOTALS = [one.name for one in fields(Totals)]
@@ -175,14 +175,17 @@ def _runs_table(loaded: Sequence[LoadedRun], epochs: pd.DataFrame) -> pd.DataFra
     runs = pd.concat([facts, settings, numbers], axis=1)
     metered = [record.energy is not None for record in records]
     profiled = [isinstance(record.profile, StepProfile) for record in records]
-    return runs.assign(metered=metered, profiled=profiled, **_derived(numbers, epochs)).assign(
-        # Whether its times may be compared: finished, took time, neither metered nor profiled, no GPU shared by ranks,
-        # no straggler planted unless that is the subject.
+    oversubscribed = [isinstance(record.world, World) and record.world.oversubscribed for record in records]
+    marks = {"metered": metered, "profiled": profiled, "oversubscribed": oversubscribed}
+    return runs.assign(**marks, **_derived(numbers, epochs)).assign(
+        # Whether its times may be compared: finished, took time, neither metered nor profiled, no more threads than
+        # cores, no GPU shared by ranks, no straggler planted unless that is the subject.
         timed=lambda table: (
             (table["state"] == "finished")
             & (table["training_seconds"] != 0)
             & ~table["metered"]
             & ~table["profiled"]
+            & ~table["oversubscribed"]
             & ~table["share_gpu"].eq(True)
             & (table["slow"].isna() | table["slow_is_subject"].eq(True))
         )

@@ -65,7 +65,7 @@ def _machine(run: RunRow) -> list[str]:
     if isinstance(world, World) and world.oversubscribed:
         flags.append(
             f"cores are oversubscribed: {world.size} ranks x {world.threads_per_rank} threads on {world.cores} cores; "
-            "its times are not valid"
+            "its times are left out"
         )
     if run.config and run.config.device.share_gpu:
         flags.append("its ranks shared GPUs (--share-gpu): its times are left out")
