@@ -12,15 +12,17 @@ import numpy as np
 
 from analysis.output.finding import Finding, Plot, add_show_options, show
 from analysis.output.options import add_parser
-from analysis.output.tables import Cell, Table
+from analysis.output.tables import Cell, Table, in_figures
 from analysis.questions.ring.passes import Pass, chunk_slices, ring_all_reduce, selected_passes, sums_of_chunks
 from analysis.questions.ring.plot import plot_ring
+from common.distributed.console import counted
 from common.errors import UserError
 
 BYTES_OF_A_NUMBER = 4  # float32, as gradients are sent
 MOST_RANKS = 64  # a table has a cell for every pass, rank and chunk: half a million of them here
 MOST_NUMBERS = 2 * 10**7  # of all ranks and passes together: 160 MB
 RANKS_SHOWN_WHOLE = 8  # of more ranks, only selected passes are printed
+_ALONE = "One rank has nothing to send: its vector is the sum already. Give --np 2 or more to see a ring."
 
 
 def add_command(commands: Any) -> None:
@@ -45,9 +47,6 @@ def run(options: argparse.Namespace) -> None:
     """
     elements = options.np if options.elements is None else options.elements
     _check(options.np, elements)
-    if options.np == 1:
-        print("One rank has nothing to send: its vector is the sum already. Give --np 2 or more to see a ring.")
-        return
     passes = list(ring_all_reduce(example_vectors(options.np, elements)))
     whole = options.format in ("csv", "json") or options.np <= RANKS_SHOWN_WHOLE
     show(find(passes, chosen=None if whole else selected_passes(options.np), drawn=bool(options.plots)), options)
@@ -55,12 +54,13 @@ def run(options: argparse.Namespace) -> None:
 
 def find(passes: Sequence[Pass], *, chosen: Sequence[int] | None, drawn: bool) -> Finding:
     """Return the passes as a table and, if `drawn`, a picture; `chosen`: see `ring_table`."""
+    has_ring = len(passes[0].vectors) > 1
     return Finding(
         name="ring",
         question="How are gradients summed?",
-        answer=describe_traffic(passes),
+        answer=describe_traffic(passes) if has_ring else _ALONE,
         tables=[ring_table(passes, chosen=chosen)],
-        plots=[Plot("ring", plot_ring(passes), ring_table(passes))] if drawn else [],
+        plots=[Plot("ring", plot_ring(passes), ring_table(passes))] if drawn and has_ring else [],
     )
 
 
@@ -110,7 +110,7 @@ def ring_table(passes: Sequence[Pass], *, chosen: Sequence[int] | None = None) -
     formats = {"pass": "d", "rank": "d", "complete": "d"} | dict.fromkeys(headings[5:], ",.10g")
     lengths = sorted({part.stop - part.start for part in chunk_slices(elements, ranks)})
     title = (
-        f"Ring all-reduce: {ranks} ranks, {elements} numbers each, in chunks of "
+        f"Ring all-reduce: {counted(ranks, 'rank')}, {counted(elements, 'number')} each, in chunks of "
         f"{' or '.join(str(length) for length in lengths)}; sums of the chunks after each pass"
     )
     if chosen is not None:
@@ -139,7 +139,7 @@ def describe_traffic(passes: Sequence[Pass]) -> str:
     most, vector = max(bytes_sent(passes)), elements * BYTES_OF_A_NUMBER
     server = (ranks - 1) * vector
     return (
-        f"Each rank sends {most:,} bytes at most, {most / vector:.4g} times its vector, in {len(passes) - 1} passes. "
-        "If all ranks sent to one rank instead, and it sent the sum back to all, it would send "
-        f"{server:,} bytes and receive as many: {server / most:.3g} times what it does in the ring."
+        f"Each rank sends {most:,} bytes at most, {in_figures(most / vector, 4)} times its vector, in "
+        f"{len(passes) - 1} passes. If all ranks sent to one rank instead, and it sent the sum back to all, it would "
+        f"send {server:,} bytes and receive as many: {in_figures(server / most, 3)} times what it does in the ring."
     )

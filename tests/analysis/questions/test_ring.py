@@ -136,5 +136,7 @@ def test_the_picture_of_many_ranks_shows_some_passes():
 
 def test_one_rank_has_nothing_to_send(tmp_path, capsys):
     assert main(["ring", "--np", "1", "--plots", str(tmp_path)]) == 0
-    assert capsys.readouterr().out.startswith("One rank has nothing to send")
+    assert "One rank has nothing to send" in capsys.readouterr().out
     assert list(tmp_path.iterdir()) == []
+    assert main(["ring", "--np", "1", "--format", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["answer"].startswith("One rank has nothing to send")
