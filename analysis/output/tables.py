@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -88,13 +89,29 @@ def shown_cell(cell: Cell, form: str) -> str:
     return format(cell, form) if isinstance(cell, int | float) and form else str(cell)
 
 
+_NUMBERS = re.compile(r"[-+]?[0-9][0-9.,]*(e[-+]?[0-9]+)?( to [-+]?[0-9][0-9.,]*(e[-+]?[0-9]+)?)?( %)?")
+
+
 def _for_csv(cell: Cell) -> Cell:
-    """Return a cell that spreadsheets do not run: text that begins like a formula gets an apostrophe."""
-    return f"'{cell}" if isinstance(cell, str) and cell.startswith(("=", "+", "-", "@", "\t", "\r")) else cell
+    """Return a cell that spreadsheets do not run: text that begins like a formula gets an apostrophe.
+
+    A number or an interval does not, such as "-0.38 to +0.20".
+    """
+    if not isinstance(cell, str) or _NUMBERS.fullmatch(cell):
+        return cell
+    return f"'{cell}" if cell.startswith(("=", "+", "-", "@", "\t", "\r")) else cell
 
 
 def _for_json(cell: Cell) -> Cell:
     return str(cell) if isinstance(cell, float) and not math.isfinite(cell) else cell
+
+
+def in_figures(value: float, figures: int, *, sign: bool = False) -> str:
+    """Return a number with so many significant figures, never in scientific notation; `sign`: also a plus."""
+    rounded = float(f"{value:.{figures}g}")
+    places = max(0, figures - 1 - math.floor(math.log10(abs(rounded)))) if rounded else 0
+    text = f"{rounded:{'+' if sign else ''},.{places}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
 
 
 def in_percent(fraction: float | None) -> float | None:

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from analysis.output.finding import Finding, Plot, add_question, brief, numbered
 from analysis.output.plots import IDEAL, framework_style, legend_below
-from analysis.output.tables import Cell, Table
+from analysis.output.tables import Cell, Table, in_figures
 from analysis.runs.labels import framework_label
 from analysis.runs.sameness import SETTINGS
 from analysis.runs.table import RunRow, Selection, curve
@@ -97,8 +97,8 @@ def _answers(runs: Sequence[RunRow]) -> list[str]:
     for (framework, event), changes in sorted(_groups(runs).items(), key=lambda item: item[0][::-1]):
         seconds = [change.seconds for change in changes]
         said.append(
-            f"{framework_label(framework)} continued {np.median(seconds):.2g} s after {event} (median; worst "
-            f"{max(seconds):.2g} s, n = {len(seconds)})."
+            f"{framework_label(framework)} continued {in_figures(float(np.median(seconds)), 2)} s after {event} "
+            f"(median; worst {in_figures(max(seconds), 2)} s, n = {len(seconds)})."
         )
     return said
 

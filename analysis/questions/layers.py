@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from analysis.output.finding import Finding, Plot, add_question, brief
 from analysis.output.plots import framework_style, label_rows, legend_below, n_words
-from analysis.output.tables import Cell, Table
+from analysis.output.tables import Cell, Table, in_figures
 from analysis.projection.efficiency import AT_PEAK, numbers_of, roofline_seconds
 from analysis.projection.measured import machine_of, step_settings
 from analysis.projection.peaks import Peaks
@@ -212,8 +212,8 @@ def _median(values: Sequence[float]) -> float:
 def _alone(one: Profiled) -> str:
     name, slowest = max(one.layers.items(), key=lambda item: _both(item[1]))
     return (
-        f"{one.cell.name}: of a step of {1e3 * one.step:.3g} ms, {name} takes {100 * _both(slowest) / one.step:.0f} % "
-        f"(n = {len(one.profiles)})."
+        f"{one.cell.name}: of a step of {in_figures(1e3 * one.step, 3)} ms, {name} takes "
+        f"{100 * _both(slowest) / one.step:.0f} % (n = {len(one.profiles)})."
     )
 
 
@@ -224,10 +224,10 @@ def _answer(one: Profiled, base: Profiled) -> str:
     names = _column_names([one, base])
     told = [name for name in apart if abs(apart[name]) >= _TOLD * base.step]
     largest = sorted(told, key=lambda name: -abs(apart[name]))[:_NAMED]
-    where = ", ".join(f"{name} {1e3 * apart[name]:+.2g} ms" for name in largest)
+    where = ", ".join(f"{name} {in_figures(1e3 * apart[name], 2, sign=True)} ms" for name in largest)
     return (
-        f"{one.cell.first.model}: a profiled step takes {1e3 * one.step:.3g} ms in {names[0]} and "
-        f"{1e3 * base.step:.3g} ms in {names[1]}. "
+        f"{one.cell.first.model}: a profiled step takes {in_figures(1e3 * one.step, 3)} ms in {names[0]} and "
+        f"{in_figures(1e3 * base.step, 3)} ms in {names[1]}. "
     ) + (
         f"The largest differences (+: {names[0]} is slower): {where}."
         if where
@@ -242,7 +242,7 @@ def _unprofiled(found: Sequence[Profiled]) -> list[str]:
     for one, name in zip(found, _column_names(found), strict=True):
         if seconds := one.cell.seconds(lambda run: run.training_seconds / run.steps):
             median = 1e3 * _median(list(seconds.values()))
-            known.append(f"{median:.3g} ms in {name} (n = {len(seconds)})")
+            known.append(f"{in_figures(median, 3)} ms in {name} (n = {len(seconds)})")
     if not known:
         return [f"{note}; to see it, name runs of the same settings without --profile-layers, too"]
     return [note, f"without a profile a step takes {' and '.join(known)}"]

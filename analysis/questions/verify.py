@@ -12,7 +12,7 @@ from typing import Any
 
 from analysis.output.finding import Finding, add_show_options, show
 from analysis.output.options import add_parser
-from analysis.output.tables import Cell, Table
+from analysis.output.tables import Cell, Table, in_figures
 from analysis.stats.proportions import accuracy_difference
 from common.checks.result_file import read_result
 from common.checks.verify_record import VERIFY_FILE, VerifyRecord, WholeRun, whole_run
@@ -214,7 +214,11 @@ def _judge_time(verdict: Verdict, first: WholeRun, second: WholeRun, *, most: fl
     limits = f"{1 / most:.2f} to {most:.2f}"
     judged = f"not judged: {'; '.join(reasons)}" if reasons else f"{'within' if holds else 'outside'} {limits}"
     verdict.add(
-        "time", f"{then:.4g} s per epoch", f"{now:.4g} s per epoch", f"ratio {ratio:.2f}, {judged}", holds=holds
+        "time",
+        f"{in_figures(then, 4)} s per epoch",
+        f"{in_figures(now, 4)} s per epoch",
+        f"ratio {ratio:.2f}, {judged}",
+        holds=holds,
     )
 
 

@@ -319,13 +319,14 @@ def described(selection: Selection) -> str:
                              if name in one.packages)  # fmt: skip
     days = sorted({one.status.started_at[:10] for one in records if isinstance(one.status, Status)})
     epochs = sorted({int(number) for number in runs["trained_epochs"].dropna()})
+    trained = counted(epochs[0], "epoch") if len(epochs) == 1 else f"{epochs[0]} to {epochs[-1]} epochs"
     seeds = set(runs["seed"])
     disturbed = sum(
         isinstance(one.isolation, Interference) and bool(one.isolation.other_processes_before) for one in records
     )
     load = f"Before {disturbed} of the runs, other processes used" if disturbed else "No other process used"
     return (
-        f"{counted(len(runs), 'run')} with {counted(len(seeds), 'seed')}, {counted(epochs[-1], 'epoch')} each, of "
+        f"{counted(len(runs), 'run')} with {counted(len(seeds), 'seed')}, {trained} each, of "
         f"{' and '.join(days)} on {' and '.join(machines)}; {', '.join(versions)}. "
         f"{load} the machine."
     )

@@ -11,7 +11,7 @@ import numpy as np
 from analysis.output.finding import Finding, Plot, brief
 from analysis.output.options import MARGIN
 from analysis.output.plots import COLORS, MARKERS, MOST_DRAWN, Row, figure_of_rows, first_of_words, spread_words
-from analysis.output.tables import Table
+from analysis.output.tables import Table, in_figures
 from analysis.questions.clouds.break_even import measured_break_evens, owned_plots, owned_table
 from analysis.questions.clouds.cost_time import cost_against_time
 from analysis.questions.clouds.machines import break_even_table, machine_tables, price_notes, price_table
@@ -212,7 +212,7 @@ def _fastest(one: SiteComparison) -> Winner:
         return None, "fewer than two sites have timed runs."
     first, second = ordered[:2]
     slower = ratio(*[times_of(one.cells[name]) for name in (second, first)])
-    if slower is None or slower.interval is None or slower.interval.contains(1.0):
+    if slower is None or slower.interval is None or slower.interval.low <= 1.0:
         return None, f"the shortest median time is that of {first}; a difference is not shown."
     return first, f"the fastest is {first}; {second} takes {slower.estimate:.2f} times as long."
 
@@ -238,16 +238,16 @@ def _most_efficient(one: SiteComparison) -> Winner:
         return None, ""
     first, second = sorted(joules, key=lambda name: joules[name])[:2]
     of_runs = [values_of(metered(one.cells[name]), "joules") for name in (first, second)]
-    taken = f"{joules[first]:,.4g} J (n = {len(of_runs[0])})"
+    taken = f"{in_figures(joules[first], 4)} J (n = {len(of_runs[0])})"
     if _is_less(*of_runs):
         return first, f"The best in energy is {first}, {taken}."
     return None, f"The lowest mean energy is that of {first}, {taken}; a difference is not shown."
 
 
 def _is_less(less: Sequence[float], more: Sequence[float]) -> bool:
-    """Return whether the 95 % interval of the ratio of two sets of runs excludes 1."""
+    """Return whether the 95 % interval of more / less, which are two sets of runs, is above 1."""
     found = ratio({("more", key): value for key, value in enumerate(more)}, dict(enumerate(less)))
-    return found is not None and found.interval is not None and not found.interval.contains(1.0)
+    return found is not None and found.interval is not None and found.interval.low > 1.0
 
 
 def _plots(shown: Sequence[SiteComparison], *, pricing: Pricing) -> list[Plot]:

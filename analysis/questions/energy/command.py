@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from analysis.output import tables
 from analysis.output.finding import Finding, Plot, add_question, brief
-from analysis.output.tables import Table
+from analysis.output.tables import Table, in_figures
 from analysis.questions.energy.plots import PHASES, energy_plot, power_plot
 from analysis.runs.cells import Cell, cells_of, with_words
 from analysis.runs.energy import (
@@ -233,7 +233,7 @@ def _answer(measured: Mapping[str, list[RunRow]], *, base: str) -> str:
         return words[0]
     means = {name: mean_of(runs, "joules") for name, runs in ranked.items()}
     least = [min(values, key=values.__getitem__) for values in (means, products)]
-    shares = [f"{values[name] / values[base]:.4g}" for name, values in zip(least, (means, products), strict=True)]
+    shares = [in_figures(values[name] / values[base], 4) for name, values in zip(least, (means, products), strict=True)]
     if least[0] == least[1]:
         words.append(f"The lowest energy and EDP are those of {least[0]}, {shares[0]} and {shares[1]} times the base.")
     else:

@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
-from analysis.output.tables import Cell, Table, shown_interval
+from analysis.output.tables import Cell, Table, in_figures, shown_interval
 from analysis.runs.labels import framework_label
 from analysis.runs.table import Selection
 from analysis.stats.inference import Effect, difference, median_of
@@ -213,7 +213,7 @@ def statements(search: Search) -> list[str]:
 
 
 def _in_words(search: Search, score: float | None) -> str:
-    return f"{search.shown(score):.4g}{' %' if search.is_accuracy else ''}"
+    return f"{in_figures(search.shown(score), 4)}{' %' if search.is_accuracy else ''}"
 
 
 def notes(search: Search) -> list[str]:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from analysis.output.tables import in_figures
 from analysis.projection.ring import Numbers, ring_passes, ring_share
 from analysis.stats.inference import CONFIDENCE, Interval
 
@@ -98,8 +99,8 @@ class Fit:
         if self.model is AMDAHL:
             return f"serial share {100 * self.values[0] / self.values.sum():.1f} %"
         compute, latency, per_byte = self.values
-        bandwidth = f"{1e-9 / per_byte:.3g} GB/s" if per_byte > 0 else "no limit by bandwidth"
-        return f"{1e3 * compute:.3g} ms per image, latency {1e6 * latency:,.0f} µs, {bandwidth}"
+        bandwidth = f"{in_figures(1e-9 / per_byte, 3)} GB/s" if per_byte > 0 else "no limit by bandwidth"
+        return f"{in_figures(1e3 * compute, 3)} ms per image, latency {1e6 * latency:,.0f} µs, {bandwidth}"
 
 
 @dataclass(frozen=True, kw_only=True)

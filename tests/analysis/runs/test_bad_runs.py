@@ -97,10 +97,12 @@ def test_dollars_and_control_characters_of_a_record_are_shown_as_they_are(tmp_pa
 
 
 def test_text_that_a_spreadsheet_would_run_is_neutralized():
-    cells = ["=HYPERLINK(1)", "+1", "-2 to +3", "@SUM(A1)", "\t=1", "plain", -1.5, None]
-    table = Table("made", ["text"], [[cell] for cell in cells], {})
+    cells = ["=HYPERLINK(1)", "+1+A1", "-2 to +A3", "@SUM(A1)", "\t=1", "plain", -1.5, None]
+    intervals = ["-0.38 to +0.20", "+1.5e-07 to +3", "-2 to -1 %", "+1,234.5"]  # which are no formulas
+    table = Table("made", ["text"], [[cell] for cell in [*cells, *intervals]], {})
     rows = [row[0] for row in csv.reader(io.StringIO(render(table, "csv")))][1:]
-    assert rows == ["'=HYPERLINK(1)", "'+1", "'-2 to +3", "'@SUM(A1)", "'\t=1", "plain", "-1.5", ""]
+    guarded = ["'=HYPERLINK(1)", "'+1+A1", "'-2 to +A3", "'@SUM(A1)", "'\t=1", "plain", "-1.5", ""]
+    assert rows == [*guarded, *intervals]
 
 
 def test_printable():
