@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from analysis.clouds.known import QUESTION, as_one, findings_behind, known_findings
-from analysis.output.finding import Finding, add_show_options, selected, show
+from analysis.output.finding import Finding, add_show_options, selected, show, with_left_out
 from analysis.output.options import add_margin_option, add_parser, add_target_option, number_or_nan
 from analysis.output.tables import Table
 from analysis.questions.clouds.finding import BASES, assigned, find
@@ -144,7 +144,7 @@ def _of_runs(options: argparse.Namespace, pricing: Pricing) -> Finding:
     selection = selected(options)
     for words in options.site_of:
         selection = assigned(selection, words, sites=pricing.sites)
-    return find(
+    finding = find(
         selection,
         pricing=pricing,
         base=options.base,
@@ -152,6 +152,7 @@ def _of_runs(options: argparse.Namespace, pricing: Pricing) -> Finding:
         target=options.target,
         machines=True,
     )
+    return with_left_out(finding, selection)
 
 
 def _refuse_options_of_runs(options: argparse.Namespace) -> None:

@@ -115,12 +115,19 @@ def add_question(
     """
 
     def run(options: argparse.Namespace) -> None:
-        show(find(selected(options), **{name: getattr(options, name) for name in keywords}), options)
+        selection = selected(options)
+        finding = find(selection, **{name: getattr(options, name) for name in keywords})
+        show(with_left_out(finding, selection), options)
 
     parser = add_parser(commands, name, run, what)
     add_runs_options(parser)
     add_show_options(parser)
     return parser
+
+
+def with_left_out(finding: Finding, selection: Selection) -> Finding:
+    """Return a finding that also flags the folders that could not be used."""
+    return replace(finding, flags=[*selection.left_out, *finding.flags])
 
 
 def selected(options: argparse.Namespace, found: Found | None = None) -> Selection:

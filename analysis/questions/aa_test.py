@@ -91,7 +91,7 @@ def find(selection: Selection) -> Finding:
         answer=brief([_statement(cell, paired) for cell, paired, _ in splits]),
         tables=[_table(splits), _by_pairs(enough)],
         plots=[_plot(splits)],
-        flags=[*selection.left_out, *flags_of(cell_runs(enough), enough)],
+        flags=flags_of(cell_runs(enough), enough),
         notes=[
             f"{SPLITS:,} random splits (seed {SEED}) of the same runs each; a delay is injected by multiplying the "
             "times of one side; paired: neighbors in time, as in an interleaved experiment",

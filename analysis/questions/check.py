@@ -22,7 +22,7 @@ def find(selection: Selection) -> Finding:
     """Check every run, runs of the same settings, and pairs of both frameworks."""
     cells = cells_of(selection.runs)
     pairs, _ = pairs_of(cells)
-    flags = [*selection.left_out, *flags_of(selection.rows, cells)]
+    flags = flags_of(selection.rows, cells)
     flags += [flag for pair in pairs for flag in pair_flags(*pair)]
     flags = list(dict.fromkeys(flags))
     looked_at = f"{counted(len(selection.runs), 'run')}, {counted(len(pairs), 'pair')} of frameworks"

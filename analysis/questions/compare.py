@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from analysis.output.finding import Finding, Plot, add_show_options, selected, show
+from analysis.output.finding import Finding, Plot, add_show_options, selected, show, with_left_out
 from analysis.output.options import add_parser
 from analysis.output.plots import framework_style, legend_below
 from analysis.output.tables import Cell, Table
@@ -67,7 +67,7 @@ def run(options: argparse.Namespace) -> None:
             f"two different runs are compared. Received: {counted(len(selection.runs), 'different run')} that can be "
             f"read{wrong}. Name two"
         )
-    show(find(selection), options)
+    show(with_left_out(find(selection), selection), options)
 
 
 def find(selection: Selection) -> Finding:
@@ -88,7 +88,7 @@ def find(selection: Selection) -> Finding:
         answer=_answer(first, second, reasons),
         tables=[differences_table(first, second), results_table(first, second, selection.epochs)],
         plots=[plot] if plot else [],
-        flags=list(dict.fromkeys([*selection.left_out, *reasons, *flags_of(selection.rows, [])])),
+        flags=list(dict.fromkeys([*reasons, *flags_of(selection.rows, [])])),
         notes=notes,
     )
 

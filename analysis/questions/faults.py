@@ -55,7 +55,7 @@ def find(selection: Selection) -> Finding:
     changed = [run for run in runs if changes_of(run)]
     if not changed:
         answer = "The ranks of none of these runs changed: train with --elastic, and end some of them."
-        return Finding(name="faults", question=_QUESTION, answer=answer, flags=list(selection.left_out))
+        return Finding(name="faults", question=_QUESTION, answer=answer)
     undisturbed = _undisturbed(runs)
     compared = [found for run in changed if (found := _compared(run, undisturbed.get(_experiment(run), ()), selection))]
     return Finding(
@@ -69,7 +69,7 @@ def find(selection: Selection) -> Finding:
             *_commits(runs),
         ],
         plots=numbered([_plot(one, selection) for one in compared]),
-        flags=[*selection.left_out, *flags_of(selection.rows, [])],
+        flags=flags_of(selection.rows, []),
         notes=[
             "detect: from the last progress that was seen to the error; agree: until all ranks have met and hold the "
             "same state; resume: until the first update after it, which includes building the model",

@@ -89,7 +89,6 @@ def find(selection: Selection, *, margin: float = MARGIN, target: float | None =
     pairs, alone = pairs_of(cells)
     matches = [_match(base, other, margin=margin) for base, other in pairs]
     flags = [
-        *selection.left_out,
         *flags_of(selection.rows, cells),
         *(flag for one in matches for flag in one.flags),
     ]

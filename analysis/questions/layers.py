@@ -107,7 +107,7 @@ def find(selection: Selection, *, measure: bool = False) -> Finding:
         UserError: the peaks are to be measured, and the runs are of another machine.
     """
     found = profiled_cells(selection)
-    flags = [*selection.left_out, *flags_of(selection.rows, [])]
+    flags = flags_of(selection.rows, [])
     if not found:
         answer = "None of these runs has times of layers: train with --profile-layers."
         return Finding(name="layers", question=_QUESTION, answer=answer, flags=flags)

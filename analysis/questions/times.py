@@ -69,7 +69,7 @@ QUANTITIES: dict[str, Quantity] = {"mean epoch": "epoch_seconds", "test": "test_
 def find(selection: Selection) -> Finding:
     """Show the times of timed runs."""
     cells = [cell for cell in side_by_side(cells_of(selection.runs)) if cell.seconds("training_seconds")]
-    flags = [*selection.left_out, *flags_of(selection.rows, cells)]
+    flags = flags_of(selection.rows, cells)
     if not cells:
         return Finding(name="times", question=_QUESTION, answer="None of these runs has times.", flags=flags)
     curves = [(cell, epoch_curves(cell, selection.epochs)) for cell in cells]

@@ -87,7 +87,7 @@ def find(selection: Selection, *, recipe_out: Path | None = None) -> Finding:
         question="Which settings of speed pay on this host?",
         answer=_answer(default, trials, chosen),
         tables=[_table(default, trials)],
-        flags=[*selection.left_out, *flags_of(selection.rows, cells)],
+        flags=flags_of(selection.rows, cells),
         notes=[*notes, *many_comparisons(len(trials))],
     )
 

@@ -2,7 +2,6 @@
 
 import shlex
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 from analysis.output.finding import Finding
 from analysis.output.tables import Table
@@ -64,7 +63,7 @@ def page_of(selection: Selection, *, folders: Sequence[str], examples: bool = Fa
     first_plots = FIRST_PLOTS if selection.runs["site"].nunique() > 1 else FIRST_PLOTS_OF_A_SITE
 
     def chapter_of(find: Find) -> Chapter:
-        finding = _without(find(selection), selection.left_out)
+        finding = find(selection)
         return Chapter.of(finding, command=f"{finding.name} {arguments}", first_plots=first_plots)
 
     return Page(
@@ -107,9 +106,3 @@ def _facts(selection: Selection, arguments: str, *, examples: bool) -> dict[str,
         **({"Examples": EXAMPLES} if examples else {}),
     }
     return facts_of(contents, command=f"python -m analysis report {arguments}")
-
-
-def _without(finding: Finding, left_out: Sequence[str]) -> Finding:
-    """Return the finding without flags for folders left out, which the page shows once."""
-    said = set(left_out)
-    return replace(finding, flags=[flag for flag in dict.fromkeys(finding.flags) if flag not in said])

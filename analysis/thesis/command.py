@@ -45,8 +45,8 @@ def find(selection: Selection) -> Finding:
             "None of these runs is from the thesis. Make them with "
             "`python -m analysis import-thesis THESIS --folder RUNS`."
         )
-        return Finding(name="thesis", question=question, answer=answer, flags=selection.left_out)
-    flags = [*selection.left_out, *flags_of(runs_in(selection.runs[selection.runs["origin"] == "imported"]), [])]
+        return Finding(name="thesis", question=question, answer=answer)
+    flags = flags_of(runs_in(selection.runs[selection.runs["origin"] == "imported"]), [])
     figures = {title: of(thesis) for title, of, _, _ in _FIGURES}
     parameters = comparison.parameter_table(thesis)
     tables = [comparison.table_of(title, figures[title], form) for title, _, form, _ in _FIGURES if figures[title]]

@@ -125,7 +125,7 @@ def find(
             *_machine_tables(pricing, names, base=base if compared else None, machines=machines or bool(compared)),
         ],
         plots=[*_plots(shown, pricing=pricing), *owned_plots(break_evens), *startup_plots(startups)],
-        flags=list(dict.fromkeys([*selection.left_out, *flags])),
+        flags=list(dict.fromkeys(flags)),
         notes=[
             *price_notes(pricing, names=names),
             *_notes(every, compared),

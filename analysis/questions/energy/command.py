@@ -63,7 +63,7 @@ def find(selection: Selection, *, base: str | None = None) -> Finding:
     metered_runs = runs[runs["metered"] & (runs["state"] == "finished")]
     cells = {cell.name: cell for cell in with_words([cell for cell in cells_of(selection.runs) if metered(cell)])}
     measured = {name: metered(cell) for name, cell in cells.items()}
-    flags = [*selection.left_out, *flags_of(runs_in(metered_runs), [])]
+    flags = flags_of(runs_in(metered_runs), [])
     question = "What energy does a run take, which device takes it and when?"
     if not measured:
         answer = "None of these runs measured energy: there is nothing to show. Train with --energy."

@@ -119,7 +119,7 @@ def _find_sweeps(selection: Selection) -> Finding:
     words = [one for sweep in sweeps for one in _statements(sweep)]
     words += [one for sweep in shares for one in _share_statements(sweep)]
     cells = list(used.values())
-    flags = [*selection.left_out, *flags_of(cell_runs(cells), cells)]
+    flags = flags_of(cell_runs(cells), cells)
     flags += [flag for sweep in sweeps for flag in _share_flags(sweep)]
     return Finding(
         name="hyperparameters",

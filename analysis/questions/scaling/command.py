@@ -80,7 +80,7 @@ def find(
         fits += found
         notes += reasons
     used = {id(cell): cell for study in studies for cell in study.cells}
-    flags = [*selection.left_out, *flags_of(cell_runs(list(used.values())), list(used.values()))]
+    flags = flags_of(cell_runs(list(used.values())), list(used.values()))
     flags += [flag for study in studies for flag in study.flags()]
     flags += [_raw_flag(point) for study in studies for point in study.points if point.equivalence == "different"]
     tables = [

@@ -93,7 +93,6 @@ def find(selection: Selection, *, margin: float = MARGIN, target: float | None =
         flags=list(
             dict.fromkeys(
                 [
-                    *selection.left_out,
                     *flags_of(cell_runs(used), used),
                     *(flag for place in places for way in place.ways for flag in way.flags),
                 ]
