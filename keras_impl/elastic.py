@@ -28,8 +28,8 @@ def elastic_hooks(settings: Config) -> Hooks:
 
 
 def _is_lost_rank(error: BaseException) -> bool:
-    """Return whether an operation of Horovod has failed, which TensorFlow reports as an unknown error."""
-    if isinstance(error, HorovodInternalError):
+    """Return whether an exchange has failed: of TensorFlow's own, or of Horovod, which it reports as unknown."""
+    if isinstance(error, HorovodInternalError | tf.errors.UnavailableError):
         return True
     # The message is Horovod's, or that of Gloo below it.
     words = str(error).lower()

@@ -4,6 +4,7 @@ from typing import Any
 
 import horovod.torch as hvd
 from horovod.common.exceptions import HorovodInternalError
+from torch.distributed import DistError
 
 from common.config import Config
 from common.distributed.communicator import Communicator
@@ -22,7 +23,10 @@ def elastic_hooks(settings: Config) -> Hooks:
 
 
 def _is_lost_rank(error: BaseException) -> bool:
-    return isinstance(error, HorovodInternalError)
+    """Return whether an exchange has failed: one of Horovod, or of PyTorch's own, of which Gloo's has no type."""
+    if isinstance(error, HorovodInternalError | DistError):
+        return True
+    return isinstance(error, RuntimeError) and "gloo" in str(error).lower()
 
 
 def _listen(listener: Any) -> None:

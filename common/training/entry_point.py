@@ -98,7 +98,7 @@ def _train(
             session.recorder.end("interrupted", message="another rank has ended")
             session.console.error("another rank has ended; finished epochs are kept, continue with --resume")
             return EXIT_CODE_STALLED
-        session.recorder.end("failed", message=traceback.format_exc(limit=-1).strip().splitlines()[-1])
+        session.recorder.end("failed", message="".join(traceback.format_exception_only(error)).splitlines()[0])
         raise
     return 0
 
