@@ -8,6 +8,7 @@ import sys
 
 import psutil
 import pytest
+import waiting
 from builders import forget_hashes
 from jobs import check_bit_for_bit, keras_in_ci
 from processes import (
@@ -131,7 +132,7 @@ def test_a_killed_rank_ends_the_run_which_can_be_resumed(name, tmp_path):
     wait_until(lambda: any("-step-" in folder.name for folder in checkpoint_folders(run)), process=process)
     rank_processes(process.pid)[str(rank)].kill()
     assert finish(process, within_seconds=END_SECONDS).code != 0
-    wait_until(lambda: read_run(run).state != "running")  # the launcher may end before its last rank
+    waiting.wait_until(lambda: read_run(run).state != "running")  # the launcher may end before its last rank
     assert read_run(run).state in ("killed", "interrupted")
     epochs = epochs_of(run) + 2
     resume = train_command(framework, ["--resume", str(run), "--epochs", str(epochs)])
