@@ -1,6 +1,6 @@
 """The explicit loop of tf.keras: train an epoch in segments, evaluate."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import Any, Literal
 
@@ -208,23 +208,18 @@ class Trainer:
         if passes == 1:
             return self._gradients(images, labels)
         parts = [tf.reshape(tensor, (passes, -1, *tensor.shape[1:])) for tensor in (images, labels)]
-        first = self._gradients_of_pass(*(part[0] for part in parts))
+        first = self._gradients(*(part[0] for part in parts))
         arrays = [tf.TensorArray(one.dtype, passes).write(0, one) for one in first[:2]]
 
         def add(number: Any, outputs: Any, losses: Any, sums: Any) -> Any:
-            one = self._gradients_of_pass(*(part[number] for part in parts))
-            added = [total + gradient for total, gradient in zip(sums, one[2], strict=True)]
+            one = self._gradients(*(part[number] for part in parts))
+            added = [total + gradient for total, gradient in zip(sums, _dense(one[2]), strict=True)]
             return number + 1, outputs.write(number, one[0]), losses.write(number, one[1]), added
 
         _, outputs, losses, gradients = tf.while_loop(
-            lambda number, *_: number < passes, add, (1, *arrays, first[2]), parallel_iterations=1
+            lambda number, *_: number < passes, add, (1, *arrays, _dense(first[2])), parallel_iterations=1
         )
         return outputs.concat(), losses.concat(), gradients
-
-    def _gradients_of_pass(self, images: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, list[tf.Tensor]]:
-        """Return outputs, losses and gradients that can be added up, those of embeddings too."""
-        outputs, losses, gradients = self._gradients(images, labels)
-        return outputs, losses, [tf.convert_to_tensor(gradient) for gradient in gradients]
 
     def _pass(self, images: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, list[tf.Tensor]]:
         with tf.GradientTape() as tape:
@@ -293,3 +288,8 @@ class Trainer:
 
     def _synchronize(self) -> None:
         synchronize(self.data.device)
+
+
+def _dense(gradients: Sequence[Any]) -> list[tf.Tensor]:
+    """Return gradients that can be added up, of embeddings too."""
+    return [tf.convert_to_tensor(gradient) for gradient in gradients]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import psutil
 
-from common.utils.cores import own_cores
+from common.utils.cores import cpu_quota, own_cores
 
 Cores = frozenset[int]
 ROUNDING = 1e-9  # of a sum of thirds
@@ -54,7 +54,15 @@ def core_share(*, local_size: int) -> CoreShare:
     # Servers, which compute nothing, are the last ranks of a host.
     workers = [cores for local_rank, cores in found.items() if int(local_rank) < local_size]
     ranks = workers if len(workers) == local_size else [own] * local_size
-    return CoreShare(total=len(frozenset().union(*ranks)), own=share_of_cores(own, ranks))
+    total = len(frozenset().union(*ranks))
+    return limited(CoreShare(total=total, own=share_of_cores(own, ranks)), quota=cpu_quota())
+
+
+def limited(share: CoreShare, *, quota: float | None) -> CoreShare:
+    """Return what is left of a share where the ranks' container may use the time of `quota` cores; None: of all."""
+    if quota is None or quota >= share.total:
+        return share
+    return CoreShare(total=max(1, math.floor(quota)), own=share.own * quota / share.total)
 
 
 def _cores_by_local_rank(variables: Mapping[str, str]) -> dict[str, Cores]:

@@ -14,7 +14,7 @@ from pydantic import ConfigDict
 
 from common.distributed.communicator import CPU_EXCHANGE, LOOKING, WAKING, YIELDING
 from common.run_folder.revision import source_revision
-from common.utils.cores import usable_cores
+from common.utils.cores import cpu_quota, usable_cores
 from common.utils.freed_memory import MALLOC_VARIABLES
 
 # CUDA's libraries for deep learning, where a build for GPUs is installed: which major version, and which release.
@@ -87,6 +87,7 @@ class Environment:
     variables: dict[str, str]
     source_revision: str  # commit, with "+changes" if files differ from it
     command: list[str]
+    cpu_quota: float | None = None  # processor time that its container may use, in cores
 
     @property
     def machine(self) -> str:
@@ -108,6 +109,7 @@ def describe_environment() -> Environment:
         variables={name: value for name, value in sorted(os.environ.items()) if name in RECORDED_VARIABLES},
         source_revision=source_revision(),
         command=[Path(sys.argv[0]).name, *sys.argv[1:]],
+        cpu_quota=cpu_quota(),
     )
 
 

@@ -8,6 +8,7 @@ loop in one thread, so that an interruption unwinds every job, which ends its pr
 """
 
 import argparse
+import math
 import os
 import re
 import time
@@ -23,7 +24,7 @@ from common.distributed.console import counted
 from common.errors import UserError
 from common.utils.at_once import AT_ONCE
 from common.utils.command_line import whole_number
-from common.utils.cores import own_cores
+from common.utils.cores import cpu_quota, own_cores
 from launch.installation.node import ask_nvidia
 
 POLL_SECONDS = 0.5
@@ -145,7 +146,10 @@ def _each(at_once: int, wanted: int | None, *, there: int, what: str, option: st
 
 
 def cores_by_core(folder: Path = _CPUS) -> list[int]:
-    """Return the CPUs that this process may use, the hardware threads of a core one after the other."""
+    """Return the CPUs that this process may use, the hardware threads of a core one after the other.
+
+    Where a container may use the time of some only, these are the first of them.
+    """
 
     def first_thread(cpu: int) -> int:
         try:
@@ -154,7 +158,8 @@ def cores_by_core(folder: Path = _CPUS) -> list[int]:
         except (OSError, ValueError):
             return cpu
 
-    return sorted(own_cores(), key=lambda cpu: (first_thread(cpu), cpu))
+    cores, quota = sorted(own_cores(), key=lambda cpu: (first_thread(cpu), cpu)), cpu_quota()
+    return cores if quota is None else cores[: max(1, math.floor(quota))]
 
 
 # A line of `nvidia-smi --list-gpus`: "GPU 0: NVIDIA A100 (UUID: GPU-...)"; below it those of its parts, "  MIG 1g.5gb".
