@@ -101,10 +101,11 @@ def check_an_update_that_an_overflow_leaves_out_uses_up_its_learning_rate(folder
     assert int(wrapped.iterations) == 2 and int(wrapped.steps) == 3
     names = ["kernel", "bias"]
     scalars, slots = update_rules.export_state(wrapped, names=names)
-    assert int(scalars["learning_rate_step"]) == 3 and int(scalars["step"]) == 2
-    scalars["learning_rate_step"] = np.array(1)
+    assert [int(scalars[name]) for name in ("learning_rate_step", "step", "loss_scale_growth_step")] == [3, 2, 1]
+    assert scalars["loss_scale"] == scale
+    scalars |= {"learning_rate_step": np.array(1), "loss_scale": np.array(8.0), "loss_scale_growth_step": np.array(0)}
     update_rules.import_state(wrapped, names=names, scalars=scalars, slots=slots)
-    assert int(wrapped.steps) == 1
+    assert (int(wrapped.steps), float(wrapped.dynamic_scale), int(wrapped.step_counter)) == (1, 8.0, 0)
 
 
 def check_a_thread_makes_batches_ahead_for_a_gpu_and_on_a_cpu_none_competes(folder):

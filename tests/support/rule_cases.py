@@ -97,6 +97,12 @@ BATCH_NORM_SHAPES = {"dense": (8, 5), "image": (4, 3, 2, 6), "one_dimensional": 
 BATCH_NORM_STEPS = 4
 BATCH_NORM_SETTINGS = {"default": (0.9, 1e-5), "changed": (0.6, 1e-2)}
 """Decay of the running statistics and epsilon."""
+BATCH_NORM_CASES = {
+    f"{kind}/{name}/{dtype}": (kind, dtype, *setting)
+    for dtype in DTYPES
+    for kind in BATCH_NORM_SHAPES
+    for name, setting in BATCH_NORM_SETTINGS.items()
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -124,23 +130,3 @@ def batch_norm_data(kind, dtype):
         running_mean=draw.normal(size=channels).astype(dtype),
         running_variance=draw.uniform(0.5, 2.0, size=channels).astype(dtype),
     )
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ScheduleCase:
-    """A linear warm-up from the base learning rate to `size` times it, then a decay."""
-
-    decay: str
-    base: float = 0.01
-    size: int = 4
-    steps: int = 40
-    steps_per_epoch: int = 8
-    warmup_steps: int = 8
-    decay_steps: int = 16
-
-
-SCHEDULES = {
-    "cosine": ScheduleCase(decay="cosine"),
-    "step": ScheduleCase(decay="step"),
-    "long warm-up": ScheduleCase(decay="cosine", warmup_steps=20, size=2),
-}
