@@ -48,7 +48,7 @@ def test_published_figures_of_machines():
     cte, acc = table["cte-power"], table["marenostrum5"]
     assert (cte.gpu, cte.gpus, cte.cores, cte.memory_gb) == ("v100", 4, 40, 512)
     assert (acc.gpu, acc.gpus, acc.cores, acc.memory_gb) == ("h100-64gb", 4, 80, 512)
-    speeds = {"cte-power": 12.5e9, "marenostrum5": 1e11, "aws-p5-48xlarge": 4e11, "aws-g3-4xlarge": 1.25e9, "local": None}
+    speeds = {"cte-power": 12.5e9, "marenostrum5": 1e11, "aws-p5-48xlarge": 4e11, "local": None}
     assert {name: table[name].network_bytes_per_second for name in speeds} == speeds
     # One way: NVIDIA's 300, 600 and 900 are of both; half of CTE-POWER's lead to the processor.
     links = {name: table[name].gpu_link_gb_s for name in ("cte-power", "aws-p3-8xlarge", "aws-p5-48xlarge")}
