@@ -85,7 +85,4 @@ def test_the_average_over_ranks_by_hand():
     assert (profile.parts_seconds["input"], profile.parts_seconds_of_ranks["input"]) == (1.25, [0.5, 2.0])
     assert profile.parts_over_step == 1.0
     assert "  waiting      750.000 ms   37.5 %" in profile_table(profile)
-
-
-def test_without_measured_steps_there_is_no_profile():
     assert average_over_ranks([Laps(0, 0.0, dict.fromkeys(PARTS, 0.0))]) is None
