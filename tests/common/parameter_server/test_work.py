@@ -52,30 +52,20 @@ def test_recorded_work_is_each_workers_own():
     assert list(work.grants()) == [(0, 5)]
 
 
-def schedule():
+def test_a_schedule_is_read_as_it_was_written_and_continued_where_all_workers_met(tmp_path):
+    with pytest.raises(UserError, match="no schedule"):
+        load_schedule(tmp_path)
     made = Schedule(2)
     made.add_meeting([[(0, 0), (1, 1), (0, 0)], [(1, 0), (0, 1), (0, 0)]], [0, 1, 0])
     made.add_meeting([[(1, 0), (1, 0)], [(1, -1), (1, 3)]], [1, 1])
-    return made
-
-
-def test_a_schedule_is_read_as_it_was_written(tmp_path):
-    schedule().save(tmp_path)
-    assert load_schedule(tmp_path) == schedule()
-    assert schedule().staleness_histogram() == {"0": 6, "1": 2, "3": 1}  # a fetch alone is no push
-    assert schedule().most_ahead(2) == 1
-    assert schedule().updates == 5 and schedule().until(3).updates == 3
-
-
-def test_a_resumed_run_continues_the_schedule_where_all_workers_met():
-    part = schedule().until(3)
+    made.save(tmp_path)
+    assert load_schedule(tmp_path) == made
+    assert made.staleness_histogram() == {"0": 6, "1": 2, "3": 1}  # a fetch alone is no push
+    assert made.most_ahead(2) == 1
+    part = made.until(3)
+    assert (made.updates, part.updates) == (5, 3)
     assert (part.workers, part.sources, part.meetings) == ([0, 1, 0], [[0, 1, 0], [1, 0, 0]], [(3, 3, 3)])
-    assert schedule().sources_after(3) == [[1, 1], [1, 1]]
-    assert schedule().until(0) == Schedule(2)
+    assert made.sources_after(3) == [[1, 1], [1, 1]]
+    assert made.until(0) == Schedule(2)
     with pytest.raises(UserError, match="does not reach the checkpoint"):
-        schedule().until(4)
-
-
-def test_a_folder_without_a_schedule_is_reported(tmp_path):
-    with pytest.raises(UserError, match="no schedule"):
-        load_schedule(tmp_path)
+        made.until(4)
