@@ -114,16 +114,6 @@ def test_the_first_trainer_of_a_host_looks_at_it_as_this_is_imported(program, lo
     assert subprocess.check_output(command, cwd=ROOT, env=variables, timeout=120) == f"{is_taken}\n".encode()
 
 
-def test_nothing_is_waited_for_after_an_early_look(monkeypatch):
-    waits = []
-    monkeypatch.setattr(isolation.time, "sleep", waits.append)
-    at, spent = take_sample()
-    monkeypatch.setattr(isolation, "_early", (at - 5, spent))
-    InterferenceMeter(first_on_host=True).start()
-    InterferenceMeter(first_on_host=True).start()  # a second run in the same process
-    assert waits[0] == 0 < waits[1] <= isolation.SAMPLE_SECONDS
-
-
 def test_the_share_of_a_core_by_hand():
     share = isolation._share
     assert share(3.0, before=(1.0, "make"), age=100.0, between=4.0) == 0.5

@@ -1,54 +1,38 @@
-"""The reader with a fake clock, its thread with the real one, and power.csv."""
-
-import pickle
-import threading
-import time
-from dataclasses import dataclass
+"""The reader with a fake clock, and power.csv; its thread with the real one: `test_metering.py`."""
 
 import numpy as np
 import pytest
-from made_power import MadeGpu, MadeNvml, Meter, make_zone
-from waiting import wait_until
+from made_power import Meter
 
 from common.errors import UserError
 from common.measurement.power import STARTUP, PowerReader, next_sample
-from common.measurement.power_sources import Device, Sources, find_sources
-from common.measurement.power_trace import IDLE_BEFORE, PowerTrace, Series
+from common.measurement.power_sources import Device, Sources
+from common.measurement.power_trace import PowerTrace, Series
 from common.run_folder.power_file import POWER_FILE, read_power, write_power
 
 # The thread sleeps through a test that takes all samples itself; half of it is the shortest time for watts.
 LONG = 4096.0
 
 
-@dataclass
-class Clock:
-    now: float = 1000.0
-
-    def __call__(self):
-        return self.now
-
-
 class Machine:
     """A reader of two fake devices: `counter` in joules, `power` in watts."""
 
     def __init__(self):
-        self.clock, self.counter, self.power = Clock(), Meter(500.0), Meter(100.0)
-        self.closed = 0
+        self.now, self.counter, self.power = 1000.0, Meter(500.0), Meter(100.0)
+        self.is_closed = False
         devices = [
             Device(name="cpu0", method="counter", read=self.counter),
             Device(name="gpu0", method="integral", read=self.power),
         ]
         sources = Sources(devices=devices, not_measured={"ram0": "not counted"}, close=self.close)
-        self.reader = PowerReader(
-            sources, host="here", interval_seconds=LONG, clock=self.clock, sleep=lambda seconds: self.pass_time(seconds)
-        )
+        self.reader = PowerReader(sources, host="here", interval_seconds=LONG, clock=lambda: self.now)
         self.reader.start()
 
     def close(self):
-        self.closed += 1
+        self.is_closed = True
 
     def pass_time(self, seconds, *, joules=0.0, watts=None):
-        self.clock.now += seconds
+        self.now += seconds
         self.counter.value += joules
         if watts is not None:
             self.power.value = watts
@@ -72,16 +56,7 @@ def test_every_joule_belongs_to_the_phase_in_which_it_was_spent():
     assert trace.series["gpu0"].watts.tolist() == [100, 100, 50, 30, 20]
     assert trace.series["gpu0"].joules.tolist() == [0, 409600, 204800, 60, 60]
     assert (trace.host, trace.not_measured) == ("here", {"ram0": "not counted"})
-    assert machine.closed == 1
-
-
-def test_idle_time_is_a_separate_phase_and_the_previous_phase_continues():
-    machine = Machine()
-    machine.reader.measure_idle(IDLE_BEFORE, 8)
-    machine.pass_time(1, joules=1)
-    trace = machine.reader.stop()
-    assert trace.phases == [STARTUP, STARTUP, IDLE_BEFORE, STARTUP]
-    assert trace.seconds.tolist() == [0, 0, 8, 9]
+    assert machine.is_closed
 
 
 def test_a_failed_device_is_not_measured_and_the_others_continue():
@@ -110,42 +85,11 @@ def test_a_constant_counter_is_not_measured():
     assert trace.not_measured["cpu0"].startswith("read 0 J")
 
 
-def test_the_thread_samples_and_ends_and_a_late_sample_shifts_no_other():
-    device = Device(name="gpu0", method="counter", read=time.monotonic)
-    reader = PowerReader(Sources(devices=[device], not_measured={}, close=lambda: None), host="", interval_seconds=0.01)
-    before = threading.active_count()
-    reader.start()
-    assert threading.active_count() == before + 1
-    wait_until(lambda: len(reader._times) >= 5)
-    trace = reader.stop()
-    assert threading.active_count() == before
-    assert len(trace.seconds) >= 5
-    np.testing.assert_allclose(trace.series["gpu0"].joules.sum(), trace.seconds[-1], atol=0.5)
-    for last, elapsed, expected in [(0, 0.0, 1), (1, 0.4999, 2), (1, 0.5, 2), (1, 1.7, 4), (3, 2.0, 5)]:
-        assert next_sample(last, elapsed_seconds=elapsed, interval_seconds=0.5) == expected
-
-
-def test_known_joules_of_a_fake_machine(tmp_path):
-    """From the counters' files and NVML to the trace, with a wrap-around."""
-    gpu, old = MadeGpu(millijoules=5_000), MadeGpu(millijoules="Not Supported", milliwatts=16_000)
-    cpu = make_zone(tmp_path / "intel-rapl:0", "package-0", microjoules=9_000_000, largest=10_000_000)
-    ram = make_zone(tmp_path / "intel-rapl:0" / "intel-rapl:0:0", "dram", microjoules=0)
-    clock = Clock()
-    sources = find_sources(powercap=tmp_path, nvml=MadeNvml([gpu, old]))
-    reader = PowerReader(sources, host="", interval_seconds=LONG, clock=clock)
-    reader.start()
-    reader.mark("training")
-    for step in range(1, 5):
-        clock.now += 0.5
-        gpu.millijoules = 5_000 + 62_500 * step
-        old.milliwatts = 100_000
-        cpu.write_text(str((9_000_000 + 4_000_000 * step) % 10_000_000))
-        ram.write_text(str(250_000 * step))
-        reader.sample()
-    trace = reader.stop()
-    joules = {name: series.joules.sum() for name, series in trace.series.items()}
-    assert joules == {"gpu0": 250, "gpu1": 200, "cpu0": 16, "ram0": 1}
-    assert_same(pickle.loads(pickle.dumps(trace)), trace)
+@pytest.mark.parametrize(
+    ("last", "elapsed", "following"), [(0, 0.0, 1), (1, 0.4999, 2), (1, 0.5, 2), (1, 1.7, 4), (3, 2.0, 5)]
+)
+def test_a_late_sample_shifts_no_other(last, elapsed, following):
+    assert next_sample(last, elapsed_seconds=elapsed, interval_seconds=0.5) == following
 
 
 def assert_same(trace, other):

@@ -29,14 +29,10 @@ def report(**changes):
         ({"slowest_seconds": 10.0}, 5.0, 5.0),
         ({"activity": "loading data"}, 5.0, 5.0),
         ({"activity": "startup"}, 5.0, 600.0),
-        ({"activity": "imports"}, 5.0, 600.0),
-        ({"activity": "joining the others", "slowest_seconds": 0.0}, None, 600.0),
         ({"activity": "preparing data"}, 5.0, 3600.0),
         ({"activity": "serving"}, 5.0, math.inf),
         ({"activity": "serving", "slowest_seconds": 0.0, "state": "T"}, None, 60.0),
-        ({"activity": "other", "state": "T"}, 5.0, 5.0),
         ({"activity": "ending", "slowest_seconds": 30.0}, 5.0, 60.0),
-        ({"activity": "checkpoint"}, None, 600.0),
         ({"activity": "validation"}, 1000.0, 1000.0),
     ],
 )
@@ -75,15 +71,9 @@ def test_the_rank_that_stands_out_hangs(of_ranks, hanging):
     assert hanging_ranks(reports, stall_seconds=None) == hanging
 
 
-def test_the_words_name_host_process_activity_and_time():
-    reports = {0: report(), 1: report(state="T", process=8), 2: report(silent_seconds=9.0, host="node2")}
-    assert words([1], reports) == ("rank 1 (host node1, process 8) is stopped, in training after 10 updates, for 100 s")
-    assert "rank 2 (host node2, process 7) does not answer: its host has not been heard of for 9 s" in words(
-        [2], reports
-    )
-    assert words([0], {0: report(activity="imports", updates=0)}) == (
-        "rank 0 (host node1, process 7) does not move, in imports, for 100 s"
-    )
-    assert words([0, 1], {rank: report() for rank in (0, 1)}) == (
-        "no rank has moved for 100 s, and none of 2 stands out"
-    )
+def test_the_words_name_who_stands_out_or_nobody():
+    reports = {0: report(activity="imports", updates=0), 1: report(silent_seconds=9.0, host="node2")}
+    assert words([0], reports) == "rank 0 (host node1, process 7) does not move, in imports, for 100 s"
+    silent = "rank 1 (host node2, process 7) does not answer: its host has not been heard of for 9 s"
+    assert silent in words([1], reports)
+    assert words([0, 1], reports) == "no rank has moved for 100 s, and none of 2 stands out"
