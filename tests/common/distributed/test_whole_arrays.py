@@ -4,7 +4,6 @@ import queue
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 import pytest
 from fake_ranks import run_ranks
 
