@@ -3,6 +3,7 @@
 import json
 import threading
 import time
+from itertools import groupby
 
 import pytest
 from fake_ranks import run_ranks
@@ -58,8 +59,12 @@ def test_joules_belong_to_the_phase_in_which_they_were_spent(tmp_path):
     machine = Machine(tmp_path)
     results = run_ranks(2, lambda comm: measure(config, comm, spend=machine.spend))
     assert [len(metered.traces) for metered in results] == [1, 1]  # two ranks, one host, one reader
-    record = results[0].record
+    record, (trace,) = results[0].record, results[0].traces
     assert record == results[1].record
+    around = ["startup", "idle_before", "startup", "other"], ["idle_after", "other"]
+    phases = [phase for name, *_ in SPENT for phase in (name, "other")]
+    assert [phase for phase, _ in groupby(trace.phases)] == [*around[0], *phases, *around[1]]
+    assert trace.phases.count("idle_after") > 1, "a thread samples, too"
     devices = {device.name: device for device in record.devices}
     for name, training, validation, test in (("cpu0", 43.0, 50.0, 7.0), ("ram0", 6.0, 0.5, 1.0)):
         device = devices[name]

@@ -1,18 +1,16 @@
-"""`--gradient-groups auto`: the choice by times that are known, the same on ranks of unequal speed, and kept."""
+"""`--gradient-groups auto`: the choice by times that are known, the same on ranks of unequal speed."""
 
 from dataclasses import replace
 
 import pytest
-from builders import make_config, make_record, make_setup, make_world
+from builders import make_config, make_setup
 from fake_ranks import alone, run_ranks
 from played_session import FakeTrainer
 
 from common.measurement.metrics import Sums
-from common.run_folder.records import write_record
 from common.run_folder.sharing import MeasuredGroups, with_measured
 from common.strategies.balance import prepare_on_all_ranks
 from common.strategies.gradient_groups import choose, measure_groups
-from common.training.console_report import start_lines
 from common.training.measured import Measured
 from common.training.run_setup import RunSetup
 
@@ -78,21 +76,10 @@ def test_ranks_of_unequal_speed_agree_by_the_time_of_the_slowest(tmp_path, batch
     assert measured.milliseconds == pytest.approx({"one": 1000, "2": 900, "4": 1200, "each": 1300})
 
 
-def test_one_rank_measures_nothing(tmp_path):
-    setup = make_setup(make_config(tmp_path, device=AUTO))
+def test_one_rank_measures_nothing_and_a_repetition_has_the_choice_in_place_of_auto(tmp_path):
+    config = make_config(tmp_path, device=AUTO)
+    setup = make_setup(config)
     assert measure_groups(setup, comm=alone(), build=lambda setup: pytest.fail("built")) == MeasuredGroups(chosen="one")
-
-
-def test_a_run_that_is_resumed_or_repeated_keeps_its_choice(tmp_path):
-    measured = MeasuredGroups(chosen="4", milliseconds={"one": 2.0, "4": 1.0})
-    (tmp_path / "run").mkdir()
-    whole = make_config(tmp_path, device=AUTO)
-    write_record(tmp_path / "run", make_record(config=whole, groups=measured))
-    for flag in ({"resume": str(tmp_path / "run")}, {"resume_or_start": True}):
-        config = make_config(tmp_path, device=AUTO, record=flag)
-        setup = prepare_on_all_ranks(config, comm=alone(), device="cpu", build=lambda *_: pytest.fail("built"))
-        assert setup.groups == measured
-    assert "gradient groups: 4 (milliseconds per update: one 2, 4 1)" in start_lines(setup, make_world("cpu", "cpu"))
-    repeated = with_measured(whole, measured)
+    repeated = with_measured(config, MeasuredGroups(chosen="4"))
     assert (repeated.device.gradient_groups, repeated.device.groups) == ("4", 4)
-    assert replace(repeated, device=whole.device) == whole and with_measured(whole, None) == whole
+    assert replace(repeated, device=config.device) == config and with_measured(config, None) == config
