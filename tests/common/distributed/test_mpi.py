@@ -1,4 +1,4 @@
-"""Ranks without Horovod: one process alone, and the controller that is refused. Several ranks: `test_server.py`."""
+"""What is refused where messages go by MPI. Ranks without Horovod: `end_to_end/test_server.py`."""
 
 import subprocess
 import sys
@@ -6,8 +6,7 @@ import sys
 import pytest
 
 from common.config import StrategyConfig
-from common.distributed.communicator import LAUNCHER_VARIABLES
-from common.distributed.mpi import check_controller, join_mpi
+from common.distributed.mpi import check_controller
 from common.errors import UserError
 
 
@@ -15,14 +14,6 @@ class Messages(StrategyConfig):
     """A strategy that does not use Horovod."""
 
     uses_horovod = False
-
-
-def test_a_process_without_a_launcher_is_the_only_rank(monkeypatch):
-    for name in LAUNCHER_VARIABLES:
-        monkeypatch.delenv(name, raising=False)
-    comm = join_mpi()
-    assert (comm.rank, comm.size, comm.controller, comm.is_server, comm.world) == (0, 1, "none", False, None)
-    assert comm.allgather("this") == ["this"]
 
 
 MPI_WITH_GLOO = {"OMPI_COMM_WORLD_SIZE": "2", "HOROVOD_CONTROLLER": "gloo"}

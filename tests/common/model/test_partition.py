@@ -104,18 +104,3 @@ def test_what_cannot_be_cut_or_split_is_refused(name, stages, after, message):
         else:
             cut_into_stages(SPECS[name], stages, after=after)
     assert message in str(refused.value)
-
-
-def test_a_rank_holds_an_equal_piece_of_every_layer():
-    part = split_layers(SPECS["cnn"], 2).parts[1]
-    assert {weight.name: weight.shape for weight in part.weights} == {
-        "conv1.weight": (5, 1, 5, 5),
-        "conv1.bias": (5,),
-        "conv2.weight": (10, 10, 5, 5),
-        "conv2.bias": (10,),
-        "fc1.weight": (25, 320),
-        "fc1.bias": (25,),
-        "fc2.weight": (10, 25),
-        "fc2.bias": (10,),
-    }
-    assert [row.layer.name for row in part.rows if ".gather" in row.layer.name] == ["conv2.gather", "flatten.gather"]

@@ -68,19 +68,6 @@ def test_operations_and_shapes_by_hand():
     assert resnet["layer4.2.relu2"] == (512, 5, 7) and resnet["avgpool"] == (512,)
 
 
-def test_a_block_that_changes_channels_has_a_convolution_in_its_shortcut():
-    spec = spec_of("resnet34", (3, 64, 64))
-    for name, shortcut, source in [
-        ("layer1.0.add", "maxpool", "layer1.0.bn2"),
-        ("layer2.0.add", "layer2.0.downsample.1", "layer2.0.bn2"),
-        ("layer2.1.add", "layer2.0.relu2", "layer2.1.bn2"),
-    ]:
-        layer = spec[name]
-        assert (layer.shortcut, layer.source) == (shortcut, source)
-    assert spec["layer3.0.downsample.0"].source == "layer2.3.relu2"
-    assert not spec.has_layer("layer1.0.downsample.0") and spec.has_layer("layer4.0.downsample.0")
-
-
 def test_the_table_of_layers():
     head, _, *lines, last = layer_table(spec_of("cnn")).splitlines()
     columns = ["layer", "type", "parameters", "output shape", "weights shape", "padding", "stride"]
