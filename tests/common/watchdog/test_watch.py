@@ -133,17 +133,6 @@ def test_all_ranks_end_where_one_hangs_and_the_stopped_one_is_killed(tmp_path):
 
 
 @pytest.mark.ci
-def test_only_the_rank_that_hangs_is_dropped(tmp_path):
-    with running(tmp_path, action="drop") as ranks:
-        first, hanging, last = ranks.processes
-        hanging.send_signal(signal.SIGSTOP)
-        ranks.wait(lambda: ranks.codes()[1] is not None)
-        before = updates_made(first), updates_made(last)
-        ranks.wait(lambda: updates_made(first) > before[0] + 20 and updates_made(last) > before[1] + 20)
-        assert ranks.codes() == [None, -signal.SIGKILL, None]
-
-
-@pytest.mark.ci
 def test_a_stopped_rank_is_dropped_after_the_others_have_left(tmp_path):
     """In an elastic run they do after Gloo's limit, which is shorter than that for stopped ranks."""
     with running(tmp_path, size=2, action="drop") as ranks:
