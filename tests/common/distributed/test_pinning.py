@@ -11,7 +11,7 @@ from made_power import MadeGpu, MadeNvml
 
 from common.config import DeviceConfig
 from common.distributed import pinning
-from common.distributed.pinning import check_own_gpu, choose_gpu, gpu_identity, gpu_uuids, visible_gpus
+from common.distributed.pinning import check_own_gpu, choose_gpu, gpu_identity, gpu_uuids
 from common.errors import UserError
 
 GPUS = ["GPU:0", "GPU:1", "GPU:2", "GPU:3"]
@@ -77,13 +77,14 @@ def test_ranks_that_see_one_gpu_each_must_see_different_ones(monkeypatch):
         (0, "1", "GPU-bb"),
         (1, "1,0", "GPU-aa"),
         (0, "MIG-7", "GPU 0 of CUDA_VISIBLE_DEVICES=MIG-7"),
+        (0, "", "GPU 0 of CUDA_VISIBLE_DEVICES="),
     ],
 )
 def test_a_gpu_is_identified_by_its_uuid(number, variable, expected):
     assert gpu_identity(number, variable, ["GPU-aa", "GPU-bb"]) == expected
 
 
-def test_uuids_by_nvml():
+def test_uuids_are_those_of_nvml():
     assert gpu_uuids(MadeNvml([MadeGpu(), MadeGpu()])) == ["GPU-0", "GPU-1"]
     assert gpu_uuids(MadeNvml([], init="no driver")) == []
 
@@ -94,7 +95,6 @@ def test_uuids_by_nvml():
         ({"device": "gpu"}, [], 1, r"no GPU was found\. Received: --device gpu\. .*"),
         ({"share_gpu": True}, [], 2, r".*nothing to share\. Received: --share-gpu and no GPU\. Leave it out"),
         ({}, GPUS, 5, r".*Received: 5 ranks, 4 GPUs\. Start 4 ranks per host, .*or --share-gpu.*"),
-        ({"device": "gpu"}, GPUS, 5, r".*Received: 5 ranks, 4 GPUs\. Start 4 ranks per host, .*or --share-gpu.*"),
         ({"mixed_precision": "float16"}, [], 1, r".*Received: --mixed-precision float16\. Use bfloat16.*"),
         ({"pinned_memory": True}, [], 1, r".*Received: --pinned-memory and no GPU\. Leave it out"),
     ],
@@ -104,20 +104,3 @@ def test_what_needs_other_gpus_is_one_line_on_every_rank(settings, gpus, ranks, 
         with pytest.raises(UserError) as error:
             choose_gpu(gpus, config=DeviceConfig(**settings), local_rank=rank, local_size=ranks)
         assert re.fullmatch(line, str(error.value)), error.value
-
-
-@pytest.mark.parametrize(
-    ("variable", "expected"),
-    [
-        (None, ["V100", "P100", "T4"]),
-        ("", []),
-        ("2", ["T4"]),
-        ("2, 0", ["T4", "V100"]),
-        ("GPU-b", ["P100"]),
-        ("0,7,1", ["V100"]),  # CUDA stops at the first invalid entry
-        ("-1", []),
-    ],
-)
-def test_gpus_visible_to_a_process(variable, expected):
-    gpus = [("0", "GPU-aa", "V100"), ("1", "GPU-bb", "P100"), ("2", "GPU-cc", "T4")]
-    assert visible_gpus(gpus, variable) == expected

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from contextlib import contextmanager
+from dataclasses import replace
 
 import psutil
 import pytest
@@ -12,7 +13,6 @@ from waiting import wait_until
 
 from common.measurement import interference as isolation
 from common.measurement.interference import (
-    Interference,
     InterferenceMeter,
     join,
     other_processes,
@@ -130,39 +130,17 @@ def test_throttling_is_counted_or_unknown(tmp_path, counts, total):
     assert isolation.throttle_count(tmp_path) == total
 
 
-def part(memory, *, load=None, throttled=0, device=None):
-    """What a rank measures; `load`: of the host, measured by its first rank."""
-    return Interference(
-        load_average_before=[] if load is None else [load],
-        other_processes_before=["make, 87 % of a core"] if load == 1.5 else [],
-        throttled_cores=throttled,
-        peak_memory_bytes=[memory],
-        peak_device_memory_bytes=[device],
-        busy_cores=[memory / 200],
-    )
-
-
-def test_the_record_by_hand():
-    ranks = [part(100, load=1.5, throttled=2), part(200, device=7), part(300, load=0.5, throttled=5)]
-    assert join(ranks) == Interference(
-        load_average_before=[1.5, 0.5],
-        other_processes_before=["make, 87 % of a core"],
-        throttled_cores=7,
-        peak_memory_bytes=[100, 200, 300],
-        peak_device_memory_bytes=[None, 7, None],
-        busy_cores=[0.5, 1.0, 1.5],
-    )
-    assert join([*ranks[:2], part(300, load=0.5, throttled=None)]).throttled_cores is None
-
-
-@pytest.mark.parametrize("first", [True, False])
-def test_a_rank_reports_its_memory_and_the_first_its_host(first, monkeypatch):
-    monkeypatch.setattr(isolation, "clocks", iter([(10.0, 1.0), (14.0, 7.0)]).__next__)
+def test_the_record_of_two_ranks_of_a_host(monkeypatch):
+    monkeypatch.setattr(isolation, "clocks", iter([(10.0, 1.0), (10.0, 1.0), (14.0, 7.0), (14.0, 3.0)]).__next__)
     monkeypatch.setattr(isolation, "throttle_count", iter([10, 12]).__next__)
-    meter = InterferenceMeter(first_on_host=first)
-    meter.start()
-    found = meter.result(peak_device_memory_bytes=5)
-    assert found.busy_cores == [1.5] and found.peak_device_memory_bytes == [5]
-    assert found.peak_memory_bytes[0] >= psutil.Process().memory_info().rss * 0.5 > 1e6
-    assert len(found.load_average_before) == (1 if first else 0)
-    assert found.throttled_cores == (2 if first else 0)
+    meters = [InterferenceMeter(first_on_host=is_first) for is_first in (True, False)]
+    for meter in meters:
+        meter.start()
+    first = meters[0].result(peak_device_memory_bytes=5)
+    second = meters[1].result(peak_device_memory_bytes=None)
+    record = join([first, second])
+    assert (record.busy_cores, record.throttled_cores, record.peak_device_memory_bytes) == ([1.5, 0.5], 2, [5, None])
+    assert len(record.load_average_before) == 1
+    for of_ranks in (record.peak_memory_bytes, record.memory_before_bytes):
+        assert len(of_ranks) == 2 and min(of_ranks) >= psutil.Process().memory_info().rss * 0.5 > 1e6
+    assert join([replace(first, throttled_cores=None), second]).throttled_cores is None

@@ -90,9 +90,10 @@ def test_an_unreadable_device_is_not_measured_and_has_a_reason(tmp_path):
 
 @pytest.mark.parametrize(
     ("number", "visible", "expected"),
-    [(0, None, "gpu0"), (1, None, "gpu1"), (0, "3", "gpu3"), (1, "2, 0", "gpu0"), (0, "GPU-5a,GPU-7", "gpu2")],
+    [(1, None, "gpu1"), (0, "3", "gpu3"), (1, "2, 0", "gpu0"), (0, "GPU-5a,GPU-7", "gpu2"), (1, "0,9,2", "gpu1")],
 )
 def test_the_gpu_that_a_process_uses(number, visible, expected):
+    """CUDA stops at the first invalid entry."""
     gpus = [("0", "GPU-00", "gpu0"), ("1", "GPU-7a", "gpu1"), ("2", "GPU-5a", "gpu2"), ("3", "", "gpu3")]
     assert used_gpu(number, visible, gpus) == expected
     assert used_gpu(number, visible, []) == f"gpu{number}"  # they could not be listed
