@@ -2,7 +2,6 @@
 
 import sys
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import torch
@@ -12,7 +11,6 @@ from frameworks import run_checks
 from common.config import Config, DeviceConfig, OptimizerConfig, ScheduleConfig
 from common.training.schedule import learning_rates
 from torch_impl import distributed
-from torch_impl.loop import Trainer
 from torch_impl.optimizers import build_optimizer
 from torch_impl.train import main
 
@@ -48,20 +46,6 @@ def check_optimizers_compute_what_pytorchs_own_do_and_no_run_loads_its_compiler(
     weights = {rule: updated(rule, ours=True) for rule in RULES}
     assert "torch._dynamo" not in sys.modules, "no optimizer here needs it"
     assert weights == {rule: updated(rule, ours=False) for rule in RULES}
-
-
-def check_the_first_gradient_is_that_of_the_weighted_mean_to_the_last_bit(folder):
-    """The gradient with which the backward pass starts, for batches of one size after another and of the same."""
-    cases = [(dtype, weight, parts) for dtype in (torch.float32, torch.float64)
-             for weight in (1.0, 0.5, 1 / 3, 1.2, 1 / 7) for parts in (1, 3, 4, 6)]  # fmt: skip
-    for dtype, weight, parts in cases:
-        trainer = SimpleNamespace(_gradient=None, _loss_weight=weight)
-        for size in (1, 7, 48, 63, 64, 64):
-            losses = torch.rand(size, dtype=dtype, requires_grad=True)
-            (losses.mean() * weight / parts).backward()
-            found = Trainer._loss_gradient(trainer, losses, parts=parts)
-            assert found.dtype == dtype and not found.requires_grad
-            assert torch.equal(found, losses.grad), (dtype, weight, parts, size)
 
 
 def check_settings_of_gpus_reach_pytorch(folder):

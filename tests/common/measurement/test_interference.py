@@ -105,16 +105,6 @@ def test_ranks_with_the_same_command_line_are_of_the_run():
     assert all(str(rank.pid) in text for rank in ranks for text in shown)
 
 
-@pytest.mark.parametrize(
-    ("program", "local_rank", "is_taken"), [("train.py", "0", True), ("train.py", "1", False), ("other.py", "0", False)]
-)
-def test_the_first_trainer_of_a_host_looks_at_it_as_this_is_imported(program, local_rank, is_taken):
-    code = f"import sys\nsys.argv = [{program!r}]\nfrom common.measurement import interference\n"
-    command = [sys.executable, "-c", f"{code}print(interference._early is not None)"]
-    variables = os.environ | {"OMPI_COMM_WORLD_LOCAL_RANK": local_rank}
-    assert subprocess.check_output(command, cwd=ROOT, env=variables, timeout=120) == f"{is_taken}\n".encode()
-
-
 def test_the_share_of_a_core_by_hand():
     share = isolation._share
     assert share(3.0, before=(1.0, "make"), age=100.0, between=4.0) == 0.5

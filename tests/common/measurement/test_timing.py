@@ -2,7 +2,7 @@
 
 import pytest
 
-from common.measurement.timing import Phases, Timer, timed
+from common.measurement.timing import Phases
 
 
 class Log:
@@ -46,20 +46,3 @@ def test_a_phase_that_fails_ends_without_waiting_for_the_device():
     with pytest.raises(KeyError), log.phase("test"):
         raise KeyError
     assert log.seen == ["other", "synchronize", "test", "clock", "clock", "other"]
-
-
-def test_only_the_wait_for_items_is_timed(monkeypatch):
-    log, timer = Log(), Timer()
-    monkeypatch.setattr("common.measurement.timing.time.perf_counter", lambda: log.now)
-
-    def make():
-        for number in range(3):
-            log.now += 2.0
-            yield number
-        log.now += 100.0
-
-    found = []
-    for number in timed(make(), timer):
-        log.now += 7.0
-        found.append(number)
-    assert (found, timer.seconds) == ([0, 1, 2], 6.0)
