@@ -107,22 +107,22 @@ def test_in_another_process():
 import pytest
 
 @pytest.mark.cluster
-def test_cluster(order):
-    order("cluster")
+def test_cluster():
+    pass
 
-def test_unit(order):
-    order("unit")
+def test_unit():
+    pass
 """,
     "test_other.py": """
 import pytest
 
 @pytest.mark.cluster
-def test_cluster_too(order):
-    order("cluster")
+def test_cluster():
+    pass
 
 @pytest.mark.ranks
-def test_ranks(order):
-    order("ranks")
+def test_ranks():
+    pass
 
 @pytest.mark.gpu
 def test_gpu():
@@ -142,17 +142,12 @@ def test_skips():
 """,
 }
 ORDER = """
-import os
-from pathlib import Path
+import pathlib, pytest
 
-import pytest
-
-@pytest.fixture
-def order(worker_id):
-    def write(what):
-        with Path(__file__).with_name("order").open("a") as file:
-            file.write(f"{what} {worker_id}\\n")
-    return write
+@pytest.fixture(autouse=True)
+def _order(request, worker_id):
+    with pathlib.Path(__file__).with_name("order").open("a") as file:
+        file.write(f"{request.node.name} {worker_id}\\n")
 """
 
 
@@ -199,8 +194,8 @@ def test_a_test_that_hangs_fails_by_name_and_the_others_run(planted):
 def test_the_longest_start_first_and_clusters_are_one_after_the_other(planted, workers):
     (planted / "tests/order").unlink(missing_ok=True)
     files = ("tests/test_one.py", "tests/test_other.py")
-    run_planted(planted, "all", *files, "-k", "cluster or ranks or unit", "-n", workers)
-    lines = [line.split() for line in (planted / "tests/order").read_text().splitlines()]
+    run_planted(planted, "all", *files, "-k", "test_cluster or test_ranks or test_unit", "-n", workers)
+    lines = [line.removeprefix("test_").split() for line in (planted / "tests/order").read_text().splitlines()]
     started = [name for name, _ in lines]
     assert sorted(started) == ["cluster", "cluster", "ranks", "unit"]
     if workers == "0":
