@@ -41,12 +41,10 @@ ELSEWHERE = {
     "uv": "gives a machine its Python, where it has none",
 }
 STARTERS = ("horovodrun", "mpirun", "srun", "docker", "apptainer")  # of a Python program, which is looked at
-# A Python program of ours -> the test that runs it.
+# A Python program of ours, for both frameworks X -> the test that runs it.
 SCRIPTS = {
-    "keras_impl/minimal.py": "tests/end_to_end/test_minimal.py",
-    "torch_impl/minimal.py": "tests/end_to_end/test_minimal.py",
-    "keras_impl/support.py": "tests/end_to_end/test_support.py",
-    "torch_impl/support.py": "tests/end_to_end/test_support.py",
+    "X_impl/minimal.py": "tests/end_to_end/test_minimal.py",
+    "X_impl/support.py": "tests/end_to_end/test_support.py",
     "bundle/unstage.py": "tests/launch/offline/test_stage.py",
     "tests/mutations/run.py": "tests/mutations/test_mutations.py",
     "tests/run.py": "tests/test_run.py",
@@ -72,11 +70,6 @@ LINK = re.compile(r"\]\(<?([^)\s>]+)>?(?: +\"[^\"]*\")?\)")
 BLOCK = re.compile(r"^```.*?^```", flags=re.DOTALL | re.MULTILINE)
 
 
-def without_code(text):
-    """Return a page without blocks and spans of code."""
-    return re.sub(r"`[^`\n]*`", "", BLOCK.sub("", text))
-
-
 def anchors(text):
     """Return the names by which GitHub links to the headings of a page, of which no two are the same."""
     found = set(re.findall(r'<a (?:name|id)="([^"]+)"', text))
@@ -88,19 +81,16 @@ def anchors(text):
 
 def broken_links(page):
     """Return the links of a page that lead to no file or no heading; those to the web are not followed."""
-    broken = []
-    for target in LINK.findall(without_code(page.read_text(encoding="utf-8"))):
-        if re.match(r"[a-z][a-z+.-]*:", target):
-            continue
-        name, _, anchor = target.partition("#")
-        file = (page.parent / name).resolve() if name else page
-        if (
-            not file.is_relative_to(ROOT)
-            or not file.exists()
-            or (anchor and file.suffix == ".md" and anchor not in anchors(file.read_text(encoding="utf-8")))
-        ):
-            broken.append(target)
-    return broken
+    text = re.sub(r"`[^`\n]*`", "", BLOCK.sub("", page.read_text(encoding="utf-8")))
+    return [link for link in LINK.findall(text) if not re.match(r"[a-z][a-z+.-]*:", link) and is_broken(link, page)]
+
+
+def is_broken(link, page):
+    name, _, anchor = link.partition("#")
+    file = (page.parent / name).resolve() if name else page
+    if not file.is_relative_to(ROOT) or not file.exists():
+        return True
+    return bool(anchor) and file.suffix == ".md" and anchor not in anchors(file.read_text(encoding="utf-8"))
 
 
 def test_links_lead_to_files_and_headings():
@@ -221,6 +211,7 @@ def check_python(words):
         return parsed(lambda given: prediction._parse(given, program=program), arguments)
     if program == "launch/setup.py":
         return parsed(setup_command.parse, arguments)
+    program = re.sub("^(torch|keras)_", "X_", program)
     return None if program in SCRIPTS else f"{program} is not in SCRIPTS"
 
 

@@ -79,7 +79,7 @@ def test_imports_between_folders_go_one_way(folder):
     assert {path: names for path, names in wrong.items() if names} == {}
 
 
-# The subpackages and single files of a folder, from the bottom up: each may import those before the < before it.
+# The subpackages and single files of a folder, from the bottom up: each may import those on the left of its `<`.
 ORDER = {
     "common": "errors < utils < sites < model < config < distributed < measurement, watchdog < "
     "data, run_folder, parameter_server, pipeline < elastic < training, trained < strategies < checks",
