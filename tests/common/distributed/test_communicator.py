@@ -18,7 +18,6 @@ from common.distributed.communicator import (
     controller_variables,
     join,
     place_on_host,
-    under_launcher,
 )
 from common.errors import UserError
 
@@ -95,12 +94,6 @@ def test_a_difference_of_the_last_bit_stops_all_ranks_and_is_named(different, wo
             assert result is None
 
 
-def test_under_a_launcher():
-    assert not under_launcher({"PATH": "/bin", "OMPI_MCA_x": "1"})
-    for name in ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK", "HOROVOD_RANK"):
-        assert under_launcher({name: "0"})
-
-
 MPI = {"OMPI_COMM_WORLD_SIZE": "2"}
 GLOO = {"HOROVOD_RANK": "0", "HOROVOD_CONTROLLER": "gloo"}
 YIELDING = {"OMPI_MCA_mpi_yield_when_idle": "1"}
@@ -118,6 +111,7 @@ BY_SRUN = {"OMPI_MCA_pmix_base_async_modex": "1", "OMPI_MCA_pmix_base_collect_da
         (MPI | dict.fromkeys(YIELDING | ON_CPUS, "7"), False, {}),  # values set by the user are kept
         # Horovod's own cycle time and buffers: for NCCL, and for Gloo, which `horovodrun --gloo` names.
         (MPI, True, YIELDING),
+        ({"PMI_SIZE": "2"}, True, YIELDING),
         (GLOO, True, YIELDING | PATIENT),
         (GLOO, False, YIELDING | PATIENT | {"HOROVOD_TWINS_IDLE_MS": "20"}),
         (GLOO | {"HOROVOD_ELASTIC": "1"}, True, YIELDING),

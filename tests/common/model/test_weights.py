@@ -55,24 +55,16 @@ def test_the_values_never_change():
     np.testing.assert_allclose(first, [-0.00463041291, 0.000207960562, -0.0222487878], rtol=1e-7)
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2])
-def test_uniform_weights_fill_their_bounds(seed):
+def test_weights_have_the_distributions_of_pytorch():
+    """Five standard errors of mean, variance and deviation."""
     spec = model_spec("mlp", input_shape=(1, 28, 28), outputs=10)
-    weights = draw_initial_weights(spec, seed=seed, dtype="float64")
+    weights = draw_initial_weights(spec, seed=0, dtype="float64")
     for name, fan_in in [("fc1.weight", 784), ("fc1.bias", 784), ("fc2.weight", 192), ("fc2.bias", 192)]:
         array, bound = weights[name], fan_in**-0.5
-        assert np.abs(array).max() <= bound
-        # 5 standard errors of mean and variance of a uniform distribution.
-        assert abs(array.mean()) < 5 * bound / np.sqrt(3 * array.size)
-        if array.size > 1000:
-            assert np.abs(array).max() > 0.99 * bound
-            assert array.var() == pytest.approx(bound**2 / 3, rel=5 * np.sqrt(0.8 / array.size))
-
-
-def test_resnet34_has_normal_convolutions_and_identity_batch_norms():
+        assert np.abs(array).max() <= bound and abs(array.mean()) < 5 * bound / np.sqrt(3 * array.size)
+        assert array.var() == pytest.approx(bound**2 / 3, rel=5 * np.sqrt(0.8 / array.size))
     weights = draw_initial_weights(RESNET, seed=0, dtype="float64")
     kernel = weights["layer2.0.conv1.weight"]
-    assert kernel.shape == (128, 64, 3, 3)
     assert kernel.std() == pytest.approx(np.sqrt(2 / (128 * 9)), rel=5 / np.sqrt(2 * kernel.size))
     assert np.abs(kernel).max() > 3 * kernel.std()
     for name, value in [("bn1.weight", 1), ("bn1.bias", 0), ("bn1.running_mean", 0), ("bn1.running_var", 1)]:
