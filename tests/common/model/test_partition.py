@@ -1,7 +1,5 @@
 """Models in parts: where they may be cut, what each part holds, and that the parts make the whole again."""
 
-import functools
-
 import numpy as np
 import pytest
 
@@ -24,14 +22,9 @@ DIVIDED = [
 ]
 
 
-@functools.cache
-def drawn(spec):
-    return draw_initial_weights(spec, seed=1)
-
-
 @pytest.mark.parametrize("partition", DIVIDED)
 def test_the_parts_make_the_whole_again(partition):
-    whole = drawn(partition.whole)
+    whole = draw_initial_weights(partition.whole, seed=1)
     state = {f"{weight.name}.momentum_buffer": whole[weight.name] * 2 for weight in partition.whole.weights}
     state["step"] = np.array([7])
     of_parts = [partition.cut(whole, part) for part in range(len(partition.parts))]

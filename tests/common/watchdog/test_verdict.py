@@ -1,23 +1,19 @@
 """Which ranks hang, judged by reports: limits by activity, and who stands out among ranks that all stand still."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
 from common.watchdog.verdict import Report, hanging_ranks, limit_of, words
 
+STANDS_STILL = Report(
+    host="node1", process=7, activity="training", updates=10, idle_seconds=100.0, slowest_seconds=0.1, state="S"
+)
+
 
 def report(**changes):
-    values = {
-        "host": "node1",
-        "process": 7,
-        "activity": "training",
-        "updates": 10,
-        "idle_seconds": 100.0,
-        "slowest_seconds": 0.1,
-        "state": "S",
-    }
-    return Report(**(values | changes))
+    return replace(STANDS_STILL, **changes)
 
 
 @pytest.mark.parametrize(
