@@ -12,23 +12,13 @@ from played_session import Played
 from common.elastic.membership import Membership
 from common.errors import UserError
 from common.run_folder.checkpoints import Checkpoint
-from common.run_folder.records import read_run
+from common.run_folder.records import now, read_run
 from common.run_folder.world_changes import WorldChange
 
 SCALED = {"lr_scaling": "linear"}
-CHANGE = WorldChange(
-    at="2026-11-23T18:00:00.000+00:00",
-    cause="a rank ended",
-    step=10,
-    ranks_before=2,
-    ranks_after=1,
-    ended=["node1, process 5"],
-    joined=[],
-    lost_steps=3,
-    detect_seconds=0.5,
-    agree_seconds=0.25,
-    resume_seconds=0.25,
-)
+COUNTS = {"step": 10, "ranks_before": 2, "ranks_after": 1, "lost_steps": 3}
+SECONDS = {"detect_seconds": 0.5, "agree_seconds": 0.25, "resume_seconds": 0.25}
+CHANGE = WorldChange(at=now(), cause="a rank ended", ended=["node1, process 5"], joined=[], **COUNTS, **SECONDS)
 
 
 def elastic(tmp_path):
