@@ -5,42 +5,20 @@ TensorFlow starts as by `--onednn off`, against what the user's variable says.
 
 import io
 import os
-import sys
 import threading
-from contextlib import contextmanager, redirect_stdout
-from pathlib import Path
+from contextlib import redirect_stdout
 from types import SimpleNamespace
 
 os.environ |= {"TF_ENABLE_ONEDNN_OPTS": "1", "HOROVOD_CONTROLLER": "gloo", "HOROVOD_CPU_OPERATIONS": "gloo"}
 
+from keras_impl import onednn
 
-@contextmanager
-def kept_in(file):
-    """Send what is written to the file descriptors of both outputs into a file."""
-    before = [os.dup(1), os.dup(2)]
-    with file.open("wb") as target:
-        os.dup2(target.fileno(), 1)
-        os.dup2(target.fileno(), 2)
-    try:
-        yield
-    finally:
-        sys.stdout.flush()
-        os.dup2(before[0], 1)
-        os.dup2(before[1], 2)
+onednn.import_tensorflow("off")
 
-
-START = Path("lines-of-the-start")
-with kept_in(START):
-    from keras_impl import onednn
-
-    onednn.import_tensorflow("off")
-    import keras
-    import tensorflow as tf
-
-    tf.zeros(1) + 1
-
-import horovod.tensorflow as hvd  # noqa: E402 - the start is watched
+import horovod.tensorflow as hvd  # noqa: E402
+import keras  # noqa: E402
 import numpy as np  # noqa: E402
+import tensorflow as tf  # noqa: E402
 from fake_ranks import alone  # noqa: E402
 from frameworks import run_checks  # noqa: E402
 
@@ -64,10 +42,6 @@ def toy_setup():
     """Return a run of a small model on a few images."""
     settings = {"model": {"model": "mlp"}, "training": {"batch_size": 5}}
     return prepare_run(config_from_dict({"data": {"dataset": "synthetic:60x8x8x1x3"}, **settings}), size=1)
-
-
-def check_tensorflow_starts_without_a_line(folder):
-    assert START.read_text() == ""
 
 
 def check_tensorflow_leaves_onednn_out_and_a_run_on_a_cpu_that_has_not_asked_for_it_says_so(folder):

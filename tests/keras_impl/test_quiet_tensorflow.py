@@ -53,7 +53,7 @@ def started(code, **variables):
     return subprocess.run(command, env=environment() | variables, capture_output=True, text=True, timeout=120)
 
 
-@pytest.mark.ci  # keras_checks.py has it without oneDNN, one line fewer
+@pytest.mark.ci
 def test_the_real_tensorflow_starts_without_a_line():
     pytest.importorskip("keras")
     done = started("import keras_impl.quiet_tensorflow, keras, tensorflow as tf; tf.zeros(1) + 1")
