@@ -47,15 +47,15 @@ def nodes(path):
 @cache
 def imports(path):
     """Return the modules that a file imports, anywhere in it, and those of ours from which it imports names."""
-    found = set()
+    modules = set()
     for node in nodes(path):
         if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
+            modules |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0 and node.module, f"{path}:{node.lineno}: relative import"
             names = {f"{node.module}.{alias.name}" for alias in node.names}
-            found |= names & MODULES.keys() or {node.module}
-    return found
+            modules |= names & MODULES.keys() or {node.module}
+    return modules
 
 
 def packages(path):
@@ -158,7 +158,7 @@ def test_every_package_in_use_is_declared():
     base = names_of(project["dependencies"])
     declared = base.union({"horovod"}, *map(names_of, project["optional-dependencies"].values()))
     for name, path in MODULES.items():
-        used = {PACKAGES.get(one, one) for one in packages(path) - {*sys.stdlib_module_names, *OURS}}
+        used = {PACKAGES.get(package, package) for package in packages(path) - {*sys.stdlib_module_names, *OURS}}
         assert used <= declared, path
         # Without any framework, common must have what it needs.
         assert not name.startswith("common.") or used - {"tensorboard", "onnx", "mpi4py"} <= base, path

@@ -1,4 +1,4 @@
-"""Devices found and their readings, on a fake powercap tree and a fake NVML."""
+"""Devices by_name and their readings, on a fake powercap tree and a fake NVML."""
 
 import re
 from importlib.util import find_spec
@@ -32,9 +32,9 @@ def test_packages_and_their_ram_are_found_and_nothing_is_counted_twice(tmp_path)
     make_zone(tmp_path / "intel-rapl-mmio:0", "package-0", microjoules=5)
     make_zone(tmp_path / "intel-rapl:3", "package-2-die-1", microjoules=5)
     (tmp_path / "intel-rapl").mkdir()
-    found = devices(tmp_path)
-    assert list(found) == ["cpu0", "ram0", "cpu1", "ram1", "cpu2-die-1"]
-    assert {device.method for device in found.values()} == {"counter"}
+    by_name = devices(tmp_path)
+    assert list(by_name) == ["cpu0", "ram0", "cpu1", "ram1", "cpu2-die-1"]
+    assert {device.method for device in by_name.values()} == {"counter"}
     reasons = not_measured(tmp_path)
     assert reasons.pop("gpu") == "NVML found no GPU"
     assert list(reasons) == ["ram2-die-1"] and "no dram zone" in reasons["ram2-die-1"]
@@ -93,25 +93,25 @@ def test_a_counter_that_cannot_be_read_is_not_measured_with_the_reason(tmp_path,
 def test_a_gpu_is_read_by_its_counter_or_else_by_its_power(tmp_path):
     new = MadeGpu(millijoules=7_000_000_000_000_001)
     old = MadeGpu(millijoules="Not Supported", milliwatts=120_500)
-    found = devices(tmp_path, MadeNvml([new, old]))
-    assert [(gpu.name, gpu.method, gpu.uuid) for gpu in found.values()] == [
+    by_name = devices(tmp_path, MadeNvml([new, old]))
+    assert [(gpu.name, gpu.method, gpu.uuid) for gpu in by_name.values()] == [
         ("gpu0", "counter", "GPU-0"),
         ("gpu1", "integral", "GPU-1"),
     ]
-    assert (found["gpu0"].read(), found["gpu1"].read()) == (0, 120.5)
+    assert (by_name["gpu0"].read(), by_name["gpu1"].read()) == (0, 120.5)
     new.millijoules, old.milliwatts = 7_000_000_000_000_251, 16_000
-    assert (found["gpu0"].read(), found["gpu1"].read()) == (0.25, 16)
+    assert (by_name["gpu0"].read(), by_name["gpu1"].read()) == (0.25, 16)
 
 
 def test_an_unreadable_gpu_does_not_affect_the_others_and_one_that_fails_later_has_a_reason(tmp_path):
     silent, gpu = MadeGpu(millijoules="Not Supported", milliwatts="GPU is lost"), MadeGpu()
     nvml = MadeNvml([silent, gpu])
-    found = devices(tmp_path, nvml)
-    assert list(found) == ["gpu1"]
+    by_name = devices(tmp_path, nvml)
+    assert list(by_name) == ["gpu1"]
     assert not_measured(tmp_path, nvml)["gpu0"] == "NVML: GPU is lost"
     gpu.millijoules = "GPU is lost"
     with pytest.raises(ReadingError, match="GPU is lost"):
-        found["gpu1"].read()
+        by_name["gpu1"].read()
 
 
 @pytest.mark.parametrize(

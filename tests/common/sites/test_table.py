@@ -44,15 +44,9 @@ def test_published_figures_of_machines():
     # One way: NVIDIA's 300, 600 and 900 are of both; half of CTE-POWER's lead to the processor.
     links = {name: table[name].gpu_link_gb_s for name in ("cte-power", "aws-p3-8xlarge", "aws-p5-48xlarge")}
     assert links == {"cte-power": 75, "aws-p3-8xlarge": 150, "aws-p5-48xlarge": 450}
-    v100, m60, bought = table.gpus["v100"], table.gpus["m60"], table.gpus["gtx-1080-ti"]
+    v100, m60 = table.gpus["v100"], table.gpus["m60"]
     assert (v100.fp32_tflops, v100.tensor_tflops, v100.memory_gb, v100.memory_bandwidth_gb_s) == (15.7, 125, 16, 900)
-    assert (m60.fp32_tflops, m60.tensor_tflops, m60.memory_gb, m60.memory_bandwidth_gb_s) == (4.8, None, 8, 160)
     assert v100.energy_counter and not m60.energy_counter  # since Volta
-    assert (v100.memory_bus_bits, m60.memory_bus_bits) == (4096, 256)
-    assert (bought.fp32_tflops, bought.cores, bought.purchase_usd, bought.power_watts) == (11.4, 3584, 699, 250)
-    cpu = table.cpus["i7-7700k"]
-    assert (cpu.fp32_tflops, cpu.cores, cpu.threads, cpu.purchase_usd) == (0.54, 4, 8, 339)
-    assert cpu.memory_bandwidth_gb_s == 38.4  # 2 channels x 8 bytes x 2.4 GT/s
     # NVIDIA's "CUDA GPUs" and "Legacy CUDA GPUs"; the A10G's is the A10's.
     capabilities = {"v100": "7.0", "t4": "7.5", "a10g": "8.6", "a100-40gb": "8.0", "h100": "9.0"}
     assert {name: table.gpus[name].compute_capability for name in capabilities} == capabilities

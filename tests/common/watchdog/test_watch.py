@@ -48,14 +48,14 @@ class Ranks:
         self.watchers = [watcher for process in self.processes for watcher in children(process)]
 
     def wait(self, condition):
-        wait_until(condition, within_seconds=WAIT_SECONDS, shown=self.said)
+        wait_until(condition, within_seconds=WAIT_SECONDS, shown=self.printed)
 
-    def said(self):
+    def printed(self):
         return self.output.read_text()
 
     def naming(self, process):
         """Return how many lines name a process."""
-        return sum(f"process {process.pid})" in line for line in self.said().splitlines())
+        return sum(f"process {process.pid})" in line for line in self.printed().splitlines())
 
     def codes(self):
         return [process.poll() for process in self.processes]
@@ -94,7 +94,8 @@ def updates_made(process):
 
 def answer(watcher, line):
     """Send a line to a watcher; return its answer."""
-    (port,) = {one.laddr.port for one in watcher.net_connections("tcp") if one.status == psutil.CONN_LISTEN}
+    connections = watcher.net_connections("tcp")
+    (port,) = {open_port.laddr.port for open_port in connections if open_port.status == psutil.CONN_LISTEN}
     with socket.create_connection(("127.0.0.1", port), timeout=WAIT_SECONDS) as stranger:
         stranger.sendall(line.encode())
         return stranger.recv(100)
@@ -107,7 +108,7 @@ def test_a_stopped_rank_is_named_once_and_again_when_it_stops_again(tmp_path):
         _, first, second = ranks.processes
         first.send_signal(signal.SIGSTOP)
         ranks.wait(lambda: ranks.naming(first) == 1)
-        line, kernel, *_ = ranks.said().splitlines()
+        line, kernel, *_ = ranks.printed().splitlines()
         assert f"rank 1 (host {os.uname().nodename}, process {first.pid}) is stopped, in training" in line
         assert line.endswith(": waiting on")
         assert "rank 1: in the kernel: state T" in kernel
@@ -139,8 +140,8 @@ def test_a_stopped_rank_is_dropped_after_the_others_have_left(tmp_path):
         ranks.processes[1].send_signal(signal.SIGSTOP)
         ranks.processes[0].kill()
         ranks.wait(lambda: None not in ranks.codes())
-        assert ranks.said().count("is stopped") == 1
-        assert "rank 0" not in ranks.said()
+        assert ranks.printed().count("is stopped") == 1
+        assert "rank 0" not in ranks.printed()
 
 
 @pytest.mark.ci
@@ -149,18 +150,18 @@ def test_the_lowest_that_lives_speaks_when_the_first_host_is_gone(tmp_path):
         gone = [*children(ranks.processes[0]), ranks.processes[0]]
         for process in gone:
             process.send_signal(signal.SIGSTOP)
-        ranks.wait(lambda: "rank 0" in ranks.said())
-        assert "does not answer: its host has not been heard of" in ranks.said()
+        ranks.wait(lambda: "rank 0" in ranks.printed())
+        assert "does not answer: its host has not been heard of" in ranks.printed()
         for process in gone:
             process.send_signal(signal.SIGCONT)
 
 
 def test_a_rank_that_is_stuck_in_its_data_shows_its_stack(tmp_path):
     with running(tmp_path, stuck="1") as ranks:
-        ranks.wait(lambda: "does not move, in loading data" in ranks.said())
-        ranks.wait(lambda: "watched_worker.py" in ranks.said())
-        assert "rank 1 (host" in ranks.said()
-        assert "in stuck_in_data" in ranks.said()
+        ranks.wait(lambda: "does not move, in loading data" in ranks.printed())
+        ranks.wait(lambda: "watched_worker.py" in ranks.printed())
+        assert "rank 1 (host" in ranks.printed()
+        assert "in stuck_in_data" in ranks.printed()
 
 
 def test_a_stranger_is_not_listened_to(tmp_path):
@@ -220,8 +221,8 @@ def test_a_rank_that_has_not_met_the_others_is_watched_alone(tmp_path):
     """Here it does not move; one that is stopped in its imports: `end_to_end/test_stalls.py`."""
     variables = {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "1"}
     with alone(tmp_path / "rank.py", "--stall-seconds", "1", "--on-stall=end", **variables) as process:
-        _, said = process.communicate(timeout=WAIT_SECONDS)
-    line, stack, *_ = said.splitlines()
+        _, printed = process.communicate(timeout=WAIT_SECONDS)
+    line, stack, *_ = printed.splitlines()
     assert f"rank.py: rank 1 (host {os.uname().nodename}, process {process.pid}) " in line
     assert "does not move, in training, for " in line
     assert "rank.py" in stack
