@@ -1,4 +1,4 @@
-"""Devices by_name and their readings, on a fake powercap tree and a fake NVML."""
+"""Devices that are found and their readings, on a fake powercap tree and a fake NVML."""
 
 import re
 from importlib.util import find_spec
