@@ -14,6 +14,7 @@ import sys
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from subprocess import PIPE
+from unittest.mock import Mock
 
 import psutil
 import pytest
@@ -248,10 +249,6 @@ def test_mpirun_is_ended_where_it_waits_on(name, is_ended, tmp_path):
     end_launcher(process.pid, patience_seconds=0.3)  # nobody is there
 
 
-def no_process(*arguments, **options):
-    raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-
-
 @pytest.mark.parametrize(
     ("trouble", "reason"),
     [("no process", "Too many open files"), ("its program ends", "it has ended at once"), ("killed later", "")],
@@ -260,7 +257,7 @@ def test_a_rank_whose_watcher_cannot_start_or_ends_trains_without(trouble, reaso
     monkeypatch.setenv("HOROVOD_RANK", "0")
     monkeypatch.setattr(watch, "_has_warned", False)
     if trouble == "no process":
-        monkeypatch.setattr(watch.subprocess, "Popen", no_process)
+        monkeypatch.setattr(watch.subprocess, "Popen", Mock(side_effect=OSError(errno.EMFILE, "Too many open files")))
     elif trouble == "its program ends":
         monkeypatch.setattr(watch, "_PROGRAM", "pass  # {root}")
     without_watcher = ("other", [], 0, "")  # of the other rank
