@@ -5,7 +5,7 @@ import pytest
 from made_power import Meter
 
 from common.errors import UserError
-from common.measurement.power import STARTUP, PowerReader
+from common.measurement.power import STARTUP, PowerReader, next_sample
 from common.measurement.power_sources import Device, Sources
 from common.measurement.power_trace import PowerTrace, Series
 from common.run_folder.power_file import POWER_FILE, read_power, write_power
@@ -83,6 +83,11 @@ def test_a_constant_counter_is_not_measured():
     trace = machine.reader.stop()
     assert list(trace.series) == ["gpu0"]
     assert trace.not_measured["cpu0"].startswith("read 0 J")
+
+
+def test_a_late_sample_shifts_no_other():
+    for last, elapsed, following in [(0, 0.0, 1), (1, 0.4999, 2), (1, 0.5, 2), (1, 1.7, 4), (3, 2.0, 5)]:
+        assert next_sample(last, elapsed_seconds=elapsed, interval_seconds=0.5) == following
 
 
 def made_trace(host, *devices):
