@@ -1,5 +1,6 @@
 """Initial weights and the weights file: same seed, same bits."""
 
+import errno
 import itertools
 
 import numpy as np
@@ -12,10 +13,12 @@ from safetensors.numpy import load_file, save_file
 from common.errors import UserError
 from common.model.specs import ModelSpec, model_spec
 from common.model.weights import (
+    ArrayStream,
     check_weights,
     draw_initial_weights,
     load_weights,
     save_weights,
+    stream_of,
     tensor_hashes,
     weights_hash,
 )
@@ -116,6 +119,20 @@ def test_weights_of_another_model_are_refused_by_name(changes, words):
     weights = draw_initial_weights(CNN, seed=2) | changes
     with pytest.raises(UserError, match=words):
         check_weights({name: array for name, array in weights.items() if array is not None}, CNN, source="here")
+
+
+def test_a_failed_write_keeps_the_old_file_and_leaves_no_other(tmp_path):
+    path, old, stream = tmp_path / "w", draw_initial_weights(CNN, seed=1), stream_of(draw_initial_weights(CNN, seed=2))
+
+    def until_the_disk_is_full():
+        yield next(stream.arrays)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    save_weights(path, old)
+    with pytest.raises(OSError, match=rf"No space left on device: '{path}'"):
+        save_weights(path, ArrayStream(stream.kinds, until_the_disk_is_full()))
+    assert_same_bits(load_weights(path), old)
+    assert list(tmp_path.iterdir()) == [path]
 
 
 ANY_ARRAY = st.sampled_from(["float32", "float64"]).flatmap(
