@@ -90,7 +90,7 @@ def test_an_unreadable_device_is_not_measured_and_has_a_reason(tmp_path):
 
 @pytest.mark.parametrize(
     ("number", "visible", "expected"),
-    [(1, None, "gpu1"), (0, "3", "gpu3"), (1, "2, 0", "gpu0"), (0, "GPU-5a,GPU-7", "gpu2"), (1, "0,9,2", "gpu1")],
+    [(1, None, "gpu1"), (0, "3", "gpu3"), (1, "2, 0", "gpu0"), (0, "GPU-7,GPU-5a", "gpu1"), (1, "0,9,2", "gpu1")],
 )
 def test_the_gpu_that_a_process_uses(number, visible, expected):
     """CUDA stops at the first invalid entry."""
