@@ -49,24 +49,15 @@ FILES = {
 }
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("project")
-    for name, text in FILES.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(text)
-    git(folder, "init", "--quiet")
-    commit(folder)
-    git(folder, "tag", "first")
-    return folder
-
-
 @pytest.fixture
-def project(folder):
-    """The small project, as first committed."""
-    git(folder, "reset", "--quiet", "--hard", "first")
-    git(folder, "clean", "--quiet", "-d", "--force")
-    return folder
+def project(tmp_path):
+    """The small project, committed."""
+    for name, text in FILES.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    git(tmp_path, "init", "--quiet")
+    commit(tmp_path)
+    return tmp_path
 
 
 def git(folder, *arguments):
