@@ -7,12 +7,10 @@ they stand. Of programs that are not ours only those of `ELSEWHERE` may be shown
 
 import contextlib
 import io
-import itertools
 import os
 import re
 import shlex
 import subprocess
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -43,12 +41,10 @@ ELSEWHERE = {
     "uv": "gives a machine its Python, where it has none",
 }
 STARTERS = ("horovodrun", "mpirun", "srun", "docker", "apptainer")  # of a Python program, which is looked at
-# A Python program of ours -> the test that runs it.
+# A Python program of ours, for both frameworks X -> the test that runs it.
 SCRIPTS = {
-    "keras_impl/minimal.py": "tests/end_to_end/test_minimal.py",
-    "torch_impl/minimal.py": "tests/end_to_end/test_minimal.py",
-    "keras_impl/support.py": "tests/end_to_end/test_support.py",
-    "torch_impl/support.py": "tests/end_to_end/test_support.py",
+    "X_impl/minimal.py": "tests/end_to_end/test_minimal.py",
+    "X_impl/support.py": "tests/end_to_end/test_support.py",
     "bundle/unstage.py": "tests/launch/offline/test_stage.py",
     "tests/mutations/run.py": "tests/mutations/test_mutations.py",
     "tests/run.py": "tests/test_run.py",
@@ -74,42 +70,27 @@ LINK = re.compile(r"\]\(<?([^)\s>]+)>?(?: +\"[^\"]*\")?\)")
 BLOCK = re.compile(r"^```.*?^```", flags=re.DOTALL | re.MULTILINE)
 
 
-def without_code(text):
-    """Return a page without blocks and spans of code."""
-    return re.sub(r"`[^`\n]*`", "", BLOCK.sub("", text))
-
-
 def anchors(text):
-    """Return the names by which GitHub links to the headings of a page."""
+    """Return the names by which GitHub links to the headings of a page, of which no two are the same."""
     found = set(re.findall(r'<a (?:name|id)="([^"]+)"', text))
     for heading in re.findall(r"^#+ +(.+?) *#*$", BLOCK.sub("", text), flags=re.MULTILINE):
         words = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).lower()
-        name = re.sub(r"[^\w\- ]", "", words).replace(" ", "-")
-        number = next(number for number in itertools.count() if numbered(name, number) not in found)
-        found.add(numbered(name, number))
+        found.add(re.sub(r"[^\w\- ]", "", words).replace(" ", "-"))
     return found
-
-
-def numbered(name, number):
-    """Return the name of a heading of which `number` were there before."""
-    return f"{name}-{number}" if number else name
 
 
 def broken_links(page):
     """Return the links of a page that lead to no file or no heading; those to the web are not followed."""
-    broken = []
-    for target in LINK.findall(without_code(page.read_text(encoding="utf-8"))):
-        if re.match(r"[a-z][a-z+.-]*:", target):
-            continue
-        name, _, anchor = target.partition("#")
-        file = (page.parent / name).resolve() if name else page
-        if (
-            not file.is_relative_to(ROOT)
-            or not file.exists()
-            or (anchor and file.suffix == ".md" and anchor not in anchors(file.read_text(encoding="utf-8")))
-        ):
-            broken.append(target)
-    return broken
+    text = re.sub(r"`[^`\n]*`", "", BLOCK.sub("", page.read_text(encoding="utf-8")))
+    return [link for link in LINK.findall(text) if not re.match(r"[a-z][a-z+.-]*:", link) and is_broken(link, page)]
+
+
+def is_broken(link, page):
+    name, _, anchor = link.partition("#")
+    file = (page.parent / name).resolve() if name else page
+    if not file.is_relative_to(ROOT) or not file.exists():
+        return True
+    return bool(anchor) and file.suffix == ".md" and anchor not in anchors(file.read_text(encoding="utf-8"))
 
 
 def test_links_lead_to_files_and_headings():
@@ -127,33 +108,21 @@ def test_a_broken_link_is_found(tmp_path, monkeypatch):
 # Commands
 
 
-@dataclass(frozen=True)
-class Shown:
-    """A command on a page."""
-
-    page: str
-    line: int
-    text: str
-
-
 def shown_commands(page):
     """Yield the commands of a page's blocks of code: all lines of shell, and in blocks of no language those of ours."""
-    language, text = None, page.read_text(encoding="utf-8")
-    pending = ""
-    for number, line in enumerate(text.splitlines(), start=1):
+    language, pending = None, ""
+    for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), start=1):
         if line.lstrip().startswith("```"):
             language = line.strip("` ").split(" ")[0] if language is None else None
-            continue
-        if language is None or language not in ("", *SHELL_LANGUAGES):
-            continue
-        pending += line.strip().removesuffix("\\")
-        if line.endswith("\\"):
-            continue
-        command, pending = pending.removeprefix("$ "), ""
-        is_shell = language in ("sh", "bash", "shell") or (language == "console" and line.startswith("$ "))
-        first = re.sub(r"^([A-Z_]+=\S* +)+", "", command).split(" ")[0]
-        if command and not command.startswith("#") and (is_shell or (language == "" and is_program(first))):
-            yield Shown(str(page.relative_to(ROOT)), number, command)
+        elif language in ("", *SHELL_LANGUAGES):
+            pending += line.strip().removesuffix("\\")
+            if line.endswith("\\"):
+                continue
+            command, pending = pending.removeprefix("$ "), ""
+            is_shell = language in ("sh", "bash", "shell") or (language == "console" and line.startswith("$ "))
+            first = re.sub(r"^([A-Z_]+=\S* +)+", "", command).split(" ")[0]
+            if command and not command.startswith("#") and (is_shell or (language == "" and is_program(first))):
+                yield f"{page.relative_to(ROOT)}:{number}", command
 
 
 def named_commands(page):
@@ -161,7 +130,7 @@ def named_commands(page):
     text = BLOCK.sub(lambda block: "\n" * block[0].count("\n"), page.read_text(encoding="utf-8"))
     for number, line in enumerate(text.splitlines(), start=1):
         for command in re.findall(r"`((?:make|python|horovodrun) [^`]+)`", line):
-            yield Shown(str(page.relative_to(ROOT)), number, command.replace("...", "").replace("\\|", "|"))
+            yield f"{page.relative_to(ROOT)}:{number}", command.replace("...", "").replace("\\|", "|")
 
 
 def is_program(word):
@@ -198,11 +167,15 @@ def check_words(words):
     """Return what is wrong with the words of one program."""
     if words[0] == "make":
         return check_make(words)
-    if PYTHON.fullmatch(words[0]) or words[0] in STARTERS:
-        python = next((number for number, word in enumerate(words) if PYTHON.fullmatch(word)), None)
-        if python is not None:
-            return check_python(words[python + 1 :])
+    arguments = after_python(words) if PYTHON.fullmatch(words[0]) or words[0] in STARTERS else None
+    if arguments:
+        return check_python(arguments)
     return None if words[0] in ELSEWHERE else f"{words[0]} is not in ELSEWHERE and starts no Python program"
+
+
+def after_python(words):
+    """Return what follows Python's name; None: it is not started."""
+    return next((words[number + 1 :] for number, word in enumerate(words) if PYTHON.fullmatch(word)), None)
 
 
 def check_make(words):
@@ -218,20 +191,14 @@ def check_make(words):
     unknown = {word.partition("=")[0] for word in words[1:] if "=" in word} - known
     if unknown:
         return f"the Makefile has no variable {', '.join(sorted(unknown))}"
-    for line in done.stdout.replace("\\\n", " ").splitlines():
-        for started in programs_of(line):
-            python = next((number for number, word in enumerate(started) if PYTHON.fullmatch(word)), None)
-            wrong = check_python(started[python + 1 :]) if python is not None else None
-            if wrong:
-                return wrong
-    return None
+    lines = done.stdout.replace("\\\n", " ").splitlines()
+    started = [after_python(program) for line in lines for program in programs_of(line)]
+    return next(filter(None, (check_python(arguments) for arguments in started if arguments)), None)
 
 
 def check_python(words):
     """Parse the command line of one of our programs."""
     words = [word for word in words if word != "-I"]
-    if not words:
-        return None
     if words[0] == "-m":
         module, arguments = words[1], words[2:]
         if module in PROGRAMS:
@@ -244,27 +211,22 @@ def check_python(words):
         return parsed(lambda given: prediction._parse(given, program=program), arguments)
     if program == "launch/setup.py":
         return parsed(setup_command.parse, arguments)
+    program = re.sub("^(torch|keras)_", "X_", program)
     return None if program in SCRIPTS else f"{program} is not in SCRIPTS"
 
 
 def parse_launch(arguments):
     """Parse a command of `python -m launch` and what it hands to a trainer."""
     launch.main(arguments)
-    if "--" not in arguments:
-        return
-    handed = arguments[arguments.index("--") + 1 :]
-    if arguments[0] == "submit":
-        if handed[0] == "experiment":
-            return
-        handed = handed[1:]
-    parse_command_line(handed, program="train.py")
+    if "--" in arguments:
+        handed = arguments[arguments.index("--") + 1 :]
+        if arguments[0] == "submit":
+            program, *handed = handed
+            handed = [] if program == "experiment" else handed
+        parse_command_line(handed, program="train.py")
 
 
-PROGRAMS = {
-    "launch": parse_launch,
-    "analysis": analysis.main,
-    "common": common.main,
-}
+PROGRAMS = {"launch": parse_launch, "analysis": analysis.main, "common": common.main}
 
 
 def parsed(parse, arguments):
@@ -289,21 +251,13 @@ def parse_only(monkeypatch):
 
 
 @pytest.mark.usefixtures("parse_only")
-def test_every_command_shown_can_be_read_by_its_program():
-    commands = [command for page in pages() for command in shown_commands(page)]
+@pytest.mark.parametrize("commands_of", [shown_commands, named_commands])
+def test_every_command_can_be_read_by_its_program(commands_of):
+    commands = [command for page in pages() if page.name != "CHANGELOG.md" for command in commands_of(page)]
     assert len(commands) > 20
-    wrong = [f"{one.page}:{one.line}: {one.text}: {reason}" for one in commands if (reason := check(one.text))]
-    assert not wrong, "\n".join(wrong)
-
-
-@pytest.mark.usefixtures("parse_only")
-def test_every_command_named_in_the_text_exists():
-    commands = [one for page in pages() if page.name != "CHANGELOG.md" for one in named_commands(page)]
-    wrong = [
-        f"{one.page}:{one.line}: {one.text}: {reason}"
-        for one in commands
-        if (reason := check(one.text)) and "arguments are required" not in reason
-    ]
+    wrong = [f"{place}: {text}: {reason}" for place, text in commands if (reason := check(text))]
+    if commands_of is named_commands:
+        wrong = [line for line in wrong if "arguments are required" not in line]
     assert not wrong, "\n".join(wrong)
 
 

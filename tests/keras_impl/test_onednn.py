@@ -17,11 +17,8 @@ def test_flags_recipes_and_resumed_runs_count(tmp_path):
     assert asked_for(["--recipe", str(recipe)]) == "on"
     assert asked_for(["--recipe", str(recipe), "--onednn", "off"]) == "off"
     assert asked_for(["--resume", str(run), "--epochs", "3"]) == "off"
-
-
-@pytest.mark.parametrize("wrong", [["--onednn", "yes"], ["--onednn"], ["--recipe", "nowhere.toml", "--onednn", "on"]])
-def test_what_is_wrong_is_said_later(wrong):
-    assert asked_for(wrong) == "auto"
+    for wrong in (["--onednn", "yes"], ["--onednn"], ["--recipe", "nowhere.toml", "--onednn", "on"]):
+        assert asked_for(wrong) == "auto", "what is wrong is said later"
 
 
 @pytest.mark.parametrize(("asked", "is_on"), [("on", False), ("off", True)])

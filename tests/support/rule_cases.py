@@ -37,28 +37,26 @@ class OptimizerCase:
         return warm_up + decay
 
 
-OPTIMIZER_CASES = {
-    "sgd": OptimizerCase(rule="sgd", base_lr=0.1, settings={}),
-    "sgd_decay": OptimizerCase(rule="sgd", base_lr=0.1, settings={"weight_decay": 0.3}),
-    "momentum": OptimizerCase(rule="sgd", base_lr=0.1, settings={"momentum": 0.9}),
-    "momentum_decay": OptimizerCase(rule="sgd", base_lr=0.1, settings={"momentum": 0.9, "weight_decay": 0.3}),
-    "nesterov": OptimizerCase(rule="sgd", base_lr=0.1, settings={"momentum": 0.9, "nesterov": True}),
-    "nesterov_decay": OptimizerCase(
-        rule="sgd", base_lr=0.1, settings={"momentum": 0.8, "nesterov": True, "weight_decay": 0.3}
-    ),
-    "adam": OptimizerCase(rule="adam", base_lr=0.1, settings={}),
+# The settings of each case, whose name begins with its rule.
+_SETTINGS = {
+    "sgd": {},
+    "sgd_decay": {"weight_decay": 0.3},
+    "sgd_momentum": {"momentum": 0.9},
+    "sgd_momentum_decay": {"momentum": 0.9, "weight_decay": 0.3},
+    "sgd_nesterov": {"momentum": 0.9, "nesterov": True},
+    "sgd_nesterov_decay": {"momentum": 0.8, "nesterov": True, "weight_decay": 0.3},
+    "adam": {},
     # An epsilon of the size of the gradients shows on which side of the root and of the correction it is added.
-    "adam_settings": OptimizerCase(
-        rule="adam", base_lr=0.1, settings={"betas": (0.8, 0.95), "eps": 0.1, "weight_decay": 0.3}
-    ),
-    "adamw": OptimizerCase(rule="adamw", base_lr=0.1, settings={}),
-    "adamw_settings": OptimizerCase(rule="adamw", base_lr=0.1, settings={"eps": 0.1, "weight_decay": 0.3}),
-    "rmsprop": OptimizerCase(rule="rmsprop", base_lr=0.02, settings={}),
-    "rmsprop_settings": OptimizerCase(
-        rule="rmsprop",
-        base_lr=0.02,
-        settings={"alpha": 0.9, "eps": 0.1, "momentum": 0.9, "weight_decay": 0.3},
-    ),
+    "adam_settings": {"betas": (0.8, 0.95), "eps": 0.1, "weight_decay": 0.3},
+    "adamw": {},
+    "adamw_settings": {"eps": 0.1, "weight_decay": 0.3},
+    "rmsprop": {},
+    "rmsprop_settings": {"alpha": 0.9, "eps": 0.1, "momentum": 0.9, "weight_decay": 0.3},
+}
+OPTIMIZER_CASES = {
+    name: OptimizerCase(rule=rule, base_lr=0.02 if rule == "rmsprop" else 0.1, settings=settings)
+    for name, settings in _SETTINGS.items()
+    for rule in name.split("_")[:1]
 }
 DTYPES = ("float64", "float32")
 
@@ -97,6 +95,12 @@ BATCH_NORM_SHAPES = {"dense": (8, 5), "image": (4, 3, 2, 6), "one_dimensional": 
 BATCH_NORM_STEPS = 4
 BATCH_NORM_SETTINGS = {"default": (0.9, 1e-5), "changed": (0.6, 1e-2)}
 """Decay of the running statistics and epsilon."""
+BATCH_NORM_CASES = {
+    f"{kind}/{name}/{dtype}": (kind, dtype, *setting)
+    for dtype in DTYPES
+    for kind in BATCH_NORM_SHAPES
+    for name, setting in BATCH_NORM_SETTINGS.items()
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -124,23 +128,3 @@ def batch_norm_data(kind, dtype):
         running_mean=draw.normal(size=channels).astype(dtype),
         running_variance=draw.uniform(0.5, 2.0, size=channels).astype(dtype),
     )
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ScheduleCase:
-    """A linear warm-up from the base learning rate to `size` times it, then a decay."""
-
-    decay: str
-    base: float = 0.01
-    size: int = 4
-    steps: int = 40
-    steps_per_epoch: int = 8
-    warmup_steps: int = 8
-    decay_steps: int = 16
-
-
-SCHEDULES = {
-    "cosine": ScheduleCase(decay="cosine"),
-    "step": ScheduleCase(decay="step"),
-    "long warm-up": ScheduleCase(decay="cosine", warmup_steps=20, size=2),
-}

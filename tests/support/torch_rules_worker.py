@@ -2,16 +2,7 @@
 
 import numpy as np
 import torch
-from rule_cases import (
-    BATCH_NORM_SETTINGS,
-    BATCH_NORM_SHAPES,
-    DTYPES,
-    OPTIMIZER_CASES,
-    SCHEDULES,
-    STEPS,
-    batch_norm_data,
-    problem,
-)
+from rule_cases import BATCH_NORM_CASES, DTYPES, OPTIMIZER_CASES, STEPS, batch_norm_data, problem
 
 CLASSES = {
     "sgd": torch.optim.SGD,
@@ -48,58 +39,28 @@ def optimizers(results):
 
 def batch_norm(results):
     """Outputs, gradients and running statistics of training steps, then an inference batch; channels last."""
-    for dtype in DTYPES:
-        for kind in BATCH_NORM_SHAPES:
-            for setting, (decay, eps) in BATCH_NORM_SETTINGS.items():
-                data = batch_norm_data(kind, dtype)
-                layer = LAYERS[kind](data.gamma.size, momentum=1 - decay, eps=eps).to(getattr(torch, dtype))
-                with torch.no_grad():
-                    layer.weight.copy_(torch.from_numpy(data.gamma))
-                    layer.bias.copy_(torch.from_numpy(data.beta))
-                    layer.running_mean.copy_(torch.from_numpy(data.running_mean))
-                    layer.running_var.copy_(torch.from_numpy(data.running_variance))
-                key = f"{kind}/{setting}/{dtype}"
-                for step, (x, output_gradient) in enumerate(zip(data.x, data.output_gradient, strict=True)):
-                    inputs = torch.from_numpy(x).movedim(-1, 1).requires_grad_()
-                    layer.zero_grad()
-                    y = layer(inputs)
-                    (y * torch.from_numpy(output_gradient).movedim(-1, 1)).sum().backward()
-                    results[f"{key}/{step}/y"] = y.detach().movedim(1, -1).numpy()
-                    results[f"{key}/{step}/x_gradient"] = inputs.grad.movedim(1, -1).numpy()
-                    results[f"{key}/{step}/gamma_gradient"] = layer.weight.grad.numpy().copy()
-                    results[f"{key}/{step}/beta_gradient"] = layer.bias.grad.numpy().copy()
-                    results[f"{key}/{step}/running_mean"] = layer.running_mean.numpy().copy()
-                    results[f"{key}/{step}/running_variance"] = layer.running_var.numpy().copy()
-                layer.eval()
-                y = layer(torch.from_numpy(data.x[0]).movedim(-1, 1))
-                results[f"{key}/inference"] = y.detach().movedim(1, -1).numpy()
-
-
-def schedules(results):
-    """The learning rate of every step under PyTorch's own schedulers, of `SCHEDULES`."""
-    for name, case in SCHEDULES.items():
-        parameter = torch.nn.Parameter(torch.zeros(1))
-        peak = case.base * case.size
-        optimizer = torch.optim.SGD([parameter], lr=peak)
-        ramp = torch.optim.lr_scheduler.LinearLR(
-            optimizer,
-            start_factor=(1 + (case.size - 1) / case.warmup_steps) / case.size,
-            end_factor=1.0,
-            total_iters=case.warmup_steps - 1,
-        )
-        rest = case.steps - case.warmup_steps
-        decay = (
-            torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=rest)
-            if case.decay == "cosine"
-            else torch.optim.lr_scheduler.StepLR(optimizer, step_size=case.decay_steps, gamma=0.1)
-        )
-        both = torch.optim.lr_scheduler.SequentialLR(optimizer, [ramp, decay], milestones=[case.warmup_steps])
-        rates = []
-        for _ in range(case.steps):
-            rates.append(optimizer.param_groups[0]["lr"])
-            optimizer.step()
-            both.step()
-        results[f"schedule/{name}"] = np.array(rates)
+    for key, (kind, dtype, decay, eps) in BATCH_NORM_CASES.items():
+        data = batch_norm_data(kind, dtype)
+        layer = LAYERS[kind](data.gamma.size, momentum=1 - decay, eps=eps).to(getattr(torch, dtype))
+        with torch.no_grad():
+            layer.weight.copy_(torch.from_numpy(data.gamma))
+            layer.bias.copy_(torch.from_numpy(data.beta))
+            layer.running_mean.copy_(torch.from_numpy(data.running_mean))
+            layer.running_var.copy_(torch.from_numpy(data.running_variance))
+        for step, (x, output_gradient) in enumerate(zip(data.x, data.output_gradient, strict=True)):
+            inputs = torch.from_numpy(x).movedim(-1, 1).requires_grad_()
+            layer.zero_grad()
+            y = layer(inputs)
+            (y * torch.from_numpy(output_gradient).movedim(-1, 1)).sum().backward()
+            results[f"{key}/{step}/y"] = y.detach().movedim(1, -1).numpy()
+            results[f"{key}/{step}/x_gradient"] = inputs.grad.movedim(1, -1).numpy()
+            results[f"{key}/{step}/gamma_gradient"] = layer.weight.grad.numpy().copy()
+            results[f"{key}/{step}/beta_gradient"] = layer.bias.grad.numpy().copy()
+            results[f"{key}/{step}/running_mean"] = layer.running_mean.numpy().copy()
+            results[f"{key}/{step}/running_variance"] = layer.running_var.numpy().copy()
+        layer.eval()
+        y = layer(torch.from_numpy(data.x[0]).movedim(-1, 1))
+        results[f"{key}/inference"] = y.detach().movedim(1, -1).numpy()
 
 
 def write(file):
@@ -107,5 +68,4 @@ def write(file):
     collected = {}
     optimizers(collected)
     batch_norm(collected)
-    schedules(collected)
     np.savez(file, **collected)

@@ -2,19 +2,15 @@
 
 import sys
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import torch
 from fake_ranks import alone
 from frameworks import run_checks
-from rule_cases import SCHEDULES
-from torch_rules_worker import schedules
 
-from common.config import Config, DeviceConfig, ScheduleConfig
+from common.config import Config, DeviceConfig, OptimizerConfig, ScheduleConfig
 from common.training.schedule import learning_rates
 from torch_impl import distributed
-from torch_impl.loop import Trainer
 from torch_impl.optimizers import build_optimizer
 from torch_impl.train import main
 
@@ -26,11 +22,16 @@ RULES = {
 }
 
 
-def updated(optimizer_of):
-    """Return the weights of a layer after some updates."""
+def updated(rule, *, ours):
+    """Return the weights of a layer after some updates, by our optimizer or by PyTorch's own."""
     torch.manual_seed(1)
     model = torch.nn.Linear(5, 3)
-    optimizer = optimizer_of(model)
+    if ours:
+        config = replace(Config(), optimizer=OptimizerConfig(optimizer=rule, weight_decay=0.125))
+        optimizer = build_optimizer(model, config, learning_rates=np.array([0.01]))
+    else:
+        kind, settings = RULES[rule]
+        optimizer = kind(model.parameters(), lr=0.01, weight_decay=0.125, **settings)
     for _ in range(4):
         optimizer.zero_grad()
         (model(torch.ones(2, 5)) ** 2).sum().backward()
@@ -39,38 +40,12 @@ def updated(optimizer_of):
     return model.weight.tolist()
 
 
-def our_rule(rule):
-    """Return what makes an optimizer of ours for a model."""
-    config = replace(Config(), optimizer=replace(Config().optimizer, optimizer=rule, weight_decay=0.125))
-    return lambda model: build_optimizer(model, config, learning_rates=np.array([0.01]))
-
-
-def their_rule(rule):
-    """Return what makes PyTorch's own optimizer for a model."""
-    optimizer, settings = RULES[rule]
-    return lambda model: optimizer(model.parameters(), lr=0.01, weight_decay=0.125, **settings)
-
-
 def check_optimizers_compute_what_pytorchs_own_do_and_no_run_loads_its_compiler(folder):
     data = ["--model", "mlp", "--dataset", "synthetic:64x28x28x1x10", "--max-steps", "1"]
     main([*data, "--runs-folder", str(folder)])
-    ours = {rule: updated(our_rule(rule)) for rule in RULES}
+    weights = {rule: updated(rule, ours=True) for rule in RULES}
     assert "torch._dynamo" not in sys.modules, "no optimizer here needs it"
-    assert ours == {rule: updated(their_rule(rule)) for rule in RULES}
-
-
-def check_the_first_gradient_is_that_of_the_weighted_mean_to_the_last_bit(folder):
-    """The gradient with which the backward pass starts, for batches of one size after another and of the same."""
-    cases = [(dtype, weight, parts) for dtype in (torch.float32, torch.float64)
-             for weight in (1.0, 0.5, 1 / 3, 1.2, 1 / 7) for parts in (1, 3, 4, 6)]  # fmt: skip
-    for dtype, weight, parts in cases:
-        trainer = SimpleNamespace(_gradient=None, _loss_weight=weight)
-        for size in (1, 7, 48, 63, 64, 64):
-            losses = torch.rand(size, dtype=dtype, requires_grad=True)
-            (losses.mean() * weight / parts).backward()
-            found = Trainer._loss_gradient(trainer, losses, parts=parts)
-            assert found.dtype == dtype and not found.requires_grad
-            assert torch.equal(found, losses.grad), (dtype, weight, parts, size)
+    assert weights == {rule: updated(rule, ours=False) for rule in RULES}
 
 
 def check_settings_of_gpus_reach_pytorch(folder):
@@ -82,20 +57,39 @@ def check_settings_of_gpus_reach_pytorch(folder):
         assert {cudnn.conv.fp32_precision, products.fp32_precision} == {"tf32" if is_tried else "ieee"}
 
 
+BASE, STEPS, STEPS_PER_EPOCH, DECAY_STEPS = 0.01, 40, 8, 16
+
+
+def rates_of_pytorch(*, decay, size, warmup_steps):
+    """Return the rates of a linear warm-up from the base to `size` times it, then a decay, by PyTorch's schedulers."""
+    schedulers = torch.optim.lr_scheduler
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=BASE * size)
+    start = (1 + (size - 1) / warmup_steps) / size
+    ramp = schedulers.LinearLR(optimizer, start_factor=start, end_factor=1.0, total_iters=warmup_steps - 1)
+    if decay == "cosine":
+        after = schedulers.CosineAnnealingLR(optimizer, T_max=STEPS - warmup_steps)
+    else:
+        after = schedulers.StepLR(optimizer, step_size=DECAY_STEPS, gamma=0.1)
+    both = schedulers.SequentialLR(optimizer, [ramp, after], milestones=[warmup_steps])
+    rates = []
+    for _ in range(STEPS):
+        rates.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        both.step()
+    return rates
+
+
 def check_learning_rates_are_those_of_pytorchs_schedulers(folder):
-    theirs = {}
-    schedules(theirs)
-    for name, case in SCHEDULES.items():
+    for decay, size, warmup_steps in (("cosine", 4, 8), ("step", 4, 8), ("cosine", 2, 20)):
         schedule = ScheduleConfig(
-            warmup_epochs=case.warmup_steps / case.steps_per_epoch,
-            decay=case.decay,
-            decay_epochs=case.decay_steps / case.steps_per_epoch,
+            warmup_epochs=warmup_steps / STEPS_PER_EPOCH,
+            decay=decay,
+            decay_epochs=DECAY_STEPS / STEPS_PER_EPOCH,
             decay_factor=0.1,
         )
-        ours = learning_rates(
-            schedule, base=case.base, size=case.size, steps=case.steps, steps_per_epoch=case.steps_per_epoch
-        )
-        np.testing.assert_allclose(ours, theirs[f"schedule/{name}"], rtol=1e-12, err_msg=name)
+        ours = learning_rates(schedule, base=BASE, size=size, steps=STEPS, steps_per_epoch=STEPS_PER_EPOCH)
+        theirs = rates_of_pytorch(decay=decay, size=size, warmup_steps=warmup_steps)
+        np.testing.assert_allclose(ours, theirs, rtol=1e-12, err_msg=decay)
 
 
 if __name__ == "__main__":

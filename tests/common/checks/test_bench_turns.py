@@ -6,8 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 
 from common.checks import bench_turns
-from common.checks.bench_turns import BareAverage, ExchangeTimes, task_config, with_steps
-from common.training.run_setup import prepare_run
+from common.checks.bench_turns import BareAverage, ExchangeTimes
 
 
 def test_the_bare_average_is_that_of_all_ranks_in_pieces_and_is_timed(monkeypatch):
@@ -27,17 +26,3 @@ def test_the_bare_average_is_that_of_all_ranks_in_pieces_and_is_timed(monkeypatc
     assert pieces == 2 * [4, 4, 3]
     assert times.sent_bytes == 2 * 4 * 11
     assert len(times.began) == len(times.ended) == 2 and times.began < times.ended
-
-
-def test_an_epoch_has_the_samples_of_its_steps_and_the_next_has_others(monkeypatch):
-    monkeypatch.setitem(bench_turns.TASKS, "cnn", ("synthetic:400x28x28x1x10", 16))
-    setup = prepare_run(task_config("cnn", threads=1), size=2)
-    first, second = (with_steps(setup, size=2, epoch=epoch, steps=3) for epoch in (1, 2))
-    assert first.steps_of_epoch(1) == first.steps_of_epoch(10**6) == 3 and first.batch_sizes == (16, 16)
-    assert len(first.training_indices) == len(second.training_indices) == 3 * 32
-    assert not set(first.training_indices) & set(second.training_indices)
-    half = len(setup.training_indices) // 32
-    parts = [with_steps(setup, size=1, epoch=epoch, steps=half).training_indices for epoch in (7, 8)]
-    assert len(parts[0]) == len(parts[1]) == half * 16 and not set(parts[0]) & set(parts[1])
-    whole = with_steps(setup, size=1, epoch=7, steps=2 * half)
-    assert len(whole.training_indices) == 2 * half * 16

@@ -31,7 +31,4 @@ def test_what_is_averaged_and_what_differs(settings, averaged, weights_differ, s
     config = StrategyConfig(strategy="averaging", **settings)
     assert updates(AveragingPlan(config, size=2, steps_per_epoch=6)) == (averaged, weights_differ, states_differ)
     assert updates(AveragingPlan(config, size=1, steps_per_epoch=6)) == ([], [], [])
-
-
-def test_by_allreduce_nothing_differs():
     assert updates(AveragingPlan(StrategyConfig(), size=2, steps_per_epoch=6)) == ([], [], [])

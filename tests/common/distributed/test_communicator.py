@@ -5,7 +5,7 @@ import os
 import re
 import subprocess
 import sys
-from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -19,198 +19,146 @@ from common.distributed.communicator import (
     controller_variables,
     join,
     place_on_host,
-    under_launcher,
 )
 from common.distributed.mpi import join_ranks
 from common.errors import UserError
 
 
-def test_sum_maximum_and_first():
+def test_sums_in_the_order_of_ranks_maximum_and_first():
+    values = [1e16, 1.0, -1e16, 1.0]
+
     def work(comm):
-        mine = np.array([comm.rank, -comm.rank], dtype=np.float64)
+        mine = np.array([values[comm.rank], comm.rank])
         return comm.sum(mine).tolist(), comm.maximum(mine).tolist(), comm.broadcast(f"rank {comm.rank}")
 
-    assert run_ranks(3, work) == [([3.0, -3.0], [2.0, 0.0], "rank 0")] * 3
-    assert work(alone()) == ([0.0, 0.0], [0.0, 0.0], "rank 0")
+    assert run_ranks(4, work) == [([((1e16 + 1.0) - 1e16) + 1.0, 6.0], [1e16, 3.0], "rank 0")] * 4
+    assert work(alone()) == ([1e16, 0.0], [1e16, 0.0], "rank 0")
 
 
-def test_sums_are_added_in_the_order_of_ranks():
-    values = [1e16, 1.0, -1e16, 1.0]
-    found = run_ranks(4, lambda comm: float(comm.sum(np.array(values[comm.rank]))))
-    assert found == [((1e16 + 1.0) - 1e16) + 1.0] * 4
-
-
-def fail(comm, errors):
-    with comm.propagate_errors("writing the file"):
-        if comm.rank in errors:
-            raise errors[comm.rank]
-    return "continued"
-
-
-def test_without_an_error_all_ranks_continue():
-    assert run_ranks(3, lambda comm: fail(comm, {})) == ["continued"] * 3
-
-
-@pytest.mark.parametrize("rank", [0, 1, 2])
-def test_the_error_of_one_rank_reaches_all(rank):
-    results = run_ranks(3, lambda comm: fail(comm, {rank: UserError("no. Received: x. Do y")}))
-    assert all(isinstance(result, UserError) for result in results)
-    expected = "no. Received: x. Do y" + (f" (rank {rank})" if rank else "")
-    assert {str(result) for result in results} == {expected}
-
-
-def test_an_error_of_all_ranks_is_reported_without_a_rank():
-    results = run_ranks(2, lambda comm: fail(comm, {0: UserError("same"), 1: UserError("same")}))
-    assert [str(result) for result in results] == ["same", "same"]
-
-
-def test_of_several_errors_all_ranks_raise_the_first():
-    results = run_ranks(3, lambda comm: fail(comm, {1: UserError("one"), 2: UserError("two")}))
-    assert [str(result) for result in results] == ["one (rank 1)"] * 3
+DISK_FULL = "writing failed: No space left on device. Received: /data/a. Free some space or name another folder"
+STRANGE = "writing failed: strange. Received: no path. Check the path, its disk and its permissions"
 
 
 @pytest.mark.parametrize(
-    ("error", "parts"),
+    ("errors", "message"),
     [
-        (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/data/a"), ["No space left", "/data/a", "Free some space"]),
-        (PermissionError(errno.EACCES, os.strerror(errno.EACCES), "/data/a"), ["Permission denied", "permissions"]),
-        (OSError("strange"), ["strange", "no path"]),
+        ({}, None),
+        ({0: UserError("no. Received: x. Do y")}, "no. Received: x. Do y"),
+        ({2: UserError("no. Received: x. Do y")}, "no. Received: x. Do y (rank 2)"),
+        ({1: UserError("one"), 2: UserError("two")}, "one (rank 1)"),
+        ({rank: UserError("same") for rank in range(3)}, "same"),
+        ({0: OSError(errno.ENOSPC, "No space left on device", "/data/a")}, DISK_FULL),
+        ({0: OSError("strange")}, STRANGE),
     ],
 )
-def test_an_os_error_becomes_one_line(error, parts):
-    results = run_ranks(2, lambda comm: fail(comm, {0: error}))
-    for result in results:
-        assert isinstance(result, UserError)
-        assert str(result).startswith("writing the file failed: ") and "\n" not in str(result)
-        assert all(part in str(result) for part in parts)
+def test_the_error_of_one_rank_reaches_all(errors, message):
+    def work(comm):
+        with comm.propagate_errors("writing"):
+            if comm.rank in errors:
+                raise errors[comm.rank]
+
+    results = run_ranks(3, work)
+    assert all(isinstance(result, UserError) == bool(errors) for result in results)
+    assert [result and str(result) for result in results] == [message] * 3
 
 
 def test_a_bug_is_not_turned_into_a_user_error():
-    results = run_ranks(2, lambda comm: fail(comm, {0: ZeroDivisionError("a bug")}))
-    assert isinstance(results[0], ZeroDivisionError)
+    def work(comm):
+        with comm.propagate_errors("writing"):
+            assert comm.rank
+
+    results = run_ranks(2, work)
+    assert isinstance(results[0], AssertionError)
     assert isinstance(results[1], RuntimeError), "the other rank waits for it, until its launcher ends it"
 
 
-def weights_of(rank, different):
-    weights = {name: np.arange(3.0) for name in ("fc2.bias", "conv1.weight", "fc1.weight")}
-    for name in different.get(rank, []):
-        weights[name] = np.nextafter(weights[name], 9)
-    return weights
+@pytest.mark.parametrize(
+    ("different", "words"),
+    [
+        ({}, None),
+        ({2: ["fc1.weight"]}, "1 of 3 tensors differ, the first is fc1.weight. Received: rank 2 differs"),
+        ({0: ["fc2.bias", "fc1.weight"]}, "2 of 3 tensors differ, the first is fc1.weight. Received: rank 1 differs"),
+        ({1: ["fc2.bias"], 2: ["conv1.weight"]}, "2 of 3 tensors differ, the first is conv1.weight. Received: rank 1"),
+    ],
+)
+def test_a_difference_of_the_last_bit_stops_all_ranks_and_is_named(different, words):
+    def work(comm):
+        weights = {name: np.arange(3.0) for name in ("fc2.bias", "conv1.weight", "fc1.weight")}
+        for name in different.get(comm.rank, []):
+            weights[name] = np.nextafter(weights[name], 9)
+        comm.check_same_weights(weights, when="after epoch 2")
+
+    for result in run_ranks(3, work):
+        if words:
+            assert isinstance(result, UserError) and "\n" not in str(result)
+            assert f"the same weights after epoch 2: {words}" in str(result)
+        else:
+            assert result is None
 
 
-def test_same_weights_pass():
-    assert run_ranks(3, lambda comm: comm.check_same_weights(weights_of(comm.rank, {}), when="now")) == [None] * 3
+MPI = {"OMPI_COMM_WORLD_SIZE": "2"}
+GLOO = {"HOROVOD_RANK": "0", "HOROVOD_CONTROLLER": "gloo"}
+YIELDING = {"OMPI_MCA_mpi_yield_when_idle": "1"}
+ON_CPUS = {"HOROVOD_CYCLE_TIME": "0.2", "HOROVOD_FUSION_THRESHOLD": "4194304", "HOROVOD_TWINS_IDLE_MS": "20"}
+PATIENT = {"HOROVOD_GLOO_TIMEOUT_SECONDS": "3600"}
+BY_SRUN = {"OMPI_MCA_pmix_base_async_modex": "1", "OMPI_MCA_pmix_base_collect_data": "0"}
 
 
 @pytest.mark.parametrize(
-    ("different", "parts"),
+    ("variables", "nccl", "added"),
     [
-        ({2: ["fc1.weight"]}, ["1 of 3 tensors differ", "the first is fc1.weight", "rank 2 differs"]),
-        ({0: ["fc2.bias", "fc1.weight"]}, ["2 of 3 tensors differ", "the first is fc1.weight", "rank 1 differs"]),
-        ({1: ["fc2.bias"], 2: ["conv1.weight"]}, ["2 of 3", "the first is conv1.weight", "rank 1 differs"]),
+        ({}, False, {"HOROVOD_CONTROLLER": "gloo", "HOROVOD_CPU_OPERATIONS": "gloo"}),
+        (MPI, False, YIELDING | ON_CPUS),
+        ({"SLURM_STEP_ID": "0", "PMIX_RANK": "0"}, False, YIELDING | ON_CPUS | BY_SRUN),
+        (MPI | dict.fromkeys(YIELDING | ON_CPUS, "7"), False, {}),  # values set by the user are kept
+        # Horovod's own cycle time and buffers: for NCCL, and for Gloo, which `horovodrun --gloo` names.
+        (MPI, True, YIELDING),
+        ({"PMI_SIZE": "2"}, True, YIELDING),
+        (GLOO, True, YIELDING | PATIENT),
+        (GLOO, False, YIELDING | PATIENT | {"HOROVOD_TWINS_IDLE_MS": "20"}),
+        (GLOO | {"HOROVOD_ELASTIC": "1"}, True, YIELDING),
     ],
 )
-def test_a_difference_of_the_last_bit_stops_all_ranks_and_is_named(different, parts):
-    results = run_ranks(3, lambda comm: comm.check_same_weights(weights_of(comm.rank, different), when="after epoch 2"))
-    assert len({str(result) for result in results}) == 1
-    for result in results:
-        assert isinstance(result, UserError) and "\n" not in str(result)
-        assert all(part in str(result) for part in [*parts, "after epoch 2"])
-
-
-def test_parts_of_a_model_share_what_they_hold_whole():
-    def check(comm, broken):
-        piece, whole = float(comm.rank % 2), float(comm.rank == broken)
-        weights = {"fc1.weight": np.full(3, piece), "fc2.bias": np.full(2, whole)}
-        replace(comm, parts=2).check_same_weights(weights, when="now", cut={"fc1.weight"})
-
-    assert run_ranks(4, lambda comm: check(comm, None)) == [None] * 4
-    for error in run_ranks(4, lambda comm: check(comm, 1)):  # of the same copy as rank 0
-        assert "1 of 2 tensors differ, the first is fc2.bias. Received: rank 1 differs from rank 0" in str(error)
-
-
-def test_under_a_launcher():
-    assert not under_launcher({"PATH": "/bin", "OMPI_MCA_x": "1"})
-    for name in ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK", "HOROVOD_RANK"):
-        assert under_launcher({name: "0"})
-
-
-def test_controller_variables():
-    assert controller_variables({}, nccl=False) == {"HOROVOD_CONTROLLER": "gloo", "HOROVOD_CPU_OPERATIONS": "gloo"}
-    launched = {"OMPI_COMM_WORLD_SIZE": "2"}
-    assert controller_variables(launched, nccl=False) == {
-        "OMPI_MCA_mpi_yield_when_idle": "1",
-        "HOROVOD_CYCLE_TIME": "0.2",
-        "HOROVOD_FUSION_THRESHOLD": "4194304",
-        "HOROVOD_TWINS_IDLE_MS": "20",
-    }
-    by_srun = {"SLURM_STEP_ID": "0", "PMIX_RANK": "0"}
-    assert controller_variables(by_srun, nccl=False) == controller_variables(launched, nccl=False) | {
-        "OMPI_MCA_pmix_base_async_modex": "1",
-        "OMPI_MCA_pmix_base_collect_data": "0",
-    }
-    # Values set by the user are kept.
-    mine = {"OMPI_MCA_mpi_yield_when_idle": "0", "HOROVOD_CYCLE_TIME": "5", "HOROVOD_FUSION_THRESHOLD": "0"}
-    mine["HOROVOD_TWINS_IDLE_MS"] = "0"
-    assert controller_variables({**launched, **mine}, nccl=False) == {}
-    # Horovod's own cycle time and buffers: for NCCL, and for Gloo, which `horovodrun --gloo` names.
-    yielding = {"OMPI_MCA_mpi_yield_when_idle": "1"}
-    assert controller_variables(launched, nccl=True) == yielding
-    by_gloo = {"HOROVOD_RANK": "0", "HOROVOD_CONTROLLER": "gloo"}
-    patient = {"HOROVOD_GLOO_TIMEOUT_SECONDS": "3600"}
-    assert controller_variables(by_gloo, nccl=True) == yielding | patient
-    assert controller_variables(by_gloo, nccl=False) == yielding | patient | {"HOROVOD_TWINS_IDLE_MS": "20"}
-    assert not controller_variables(by_gloo | {"HOROVOD_ELASTIC": "1"}, nccl=True).keys() & patient.keys()
+def test_variables_of_the_controller(variables, nccl, added):
+    assert controller_variables(variables, nccl=nccl) == added
 
 
 @pytest.mark.parametrize(
     ("variables", "place"),
     [
-        ({}, None),
         ({"HOROVOD_HOSTNAME": "localhost"}, None),  # as Horovod names hosts over Gloo
-        ({"OMPI_COMM_WORLD_RANK": "1"}, None),  # over MPI it does not
         ({HOST_ALIASES: "localhost,127.0.0.1,127.0.0.01", "HOROVOD_HOSTNAME": "127.0.0.1"}, (1, 3)),
         ({HOST_ALIASES: "localhost,127.0.0.1", "HOROVOD_HOSTNAME": "node7"}, None),
-        ({HOST_ALIASES: "localhost,127.0.0.1"}, None),
     ],
 )
 def test_only_names_of_this_host_decide_on_the_place_of_a_rank(variables, place):
     assert place_on_host(variables) == place
 
 
-class MeetsAtTry:
-    """Horovod's part of `join` for one rank, where others end before all have met."""
+def meets_at_try(number):
+    """Return Horovod's part of `join` for one rank, where others end before all have met; and its calls."""
+    calls = []
 
-    def __init__(self, number):
-        self.number = number
-        self.calls: list[str] = []
-
-    def init(self, process_sets):
-        self.calls.append("init")
-        if self.calls.count("init") < self.number:
+    def init(process_sets):
+        calls.append("init")
+        if calls.count("init") < number:
             raise ValueError("Horovod initialization failed.")
 
-    def shutdown(self):
-        self.calls.append("shutdown")
-
-    def nccl_built(self):
-        return 0
-
-    def mpi_enabled(self):
-        return False
-
-    def rank(self):
-        return 0
-
-    size = local_size = lambda self: 1
-    local_rank = rank
+    answers = {"nccl_built": 0, "mpi_enabled": False, "rank": 0, "local_rank": 0, "size": 1, "local_size": 1}
+    functions = {name: lambda value=value: value for name, value in answers.items()}
+    return SimpleNamespace(init=init, shutdown=lambda: calls.append("shutdown"), **functions), calls
 
 
-def test_elastic_ranks_meet_again_after_one_has_ended_before(monkeypatch):
+def test_elastic_ranks_meet_again_after_one_has_ended_before_and_others_do_not(monkeypatch):
     monkeypatch.setattr(os, "environ", {"HOROVOD_ELASTIC": "1"})
-    hvd = MeetsAtTry(3)
+    hvd, calls = meets_at_try(3)
     assert join(hvd, timeline=False).size == 1
-    assert hvd.calls == ["init", "shutdown", "init", "shutdown", "init"]
+    assert calls == ["init", "shutdown", "init", "shutdown", "init"]
+    monkeypatch.setattr(os, "environ", {})
+    hvd, calls = meets_at_try(2)
+    with pytest.raises(ValueError, match="initialization failed"):
+        join(hvd, timeline=False)
+    assert calls == ["init"]
 
 
 @pytest.mark.parametrize(
@@ -220,28 +168,17 @@ def test_elastic_ranks_meet_again_after_one_has_ended_before(monkeypatch):
 def test_gradients_in_host_memory_are_exchanged_as_such_also_with_nccl(monkeypatch, device, cycle):
     launched = {"OMPI_COMM_WORLD_SIZE": "2"}
     monkeypatch.setattr(os, "environ", launched)
-    hvd = MeetsAtTry(1)
+    hvd, _ = meets_at_try(1)
     hvd.nccl_built = lambda: True
     join_ranks(hvd, Config(device=DeviceConfig(**device)))
     assert launched.get("HOROVOD_CYCLE_TIME") == cycle
 
 
-def test_other_ranks_do_not(monkeypatch):
-    monkeypatch.setattr(os, "environ", {})
-    hvd = MeetsAtTry(2)
-    with pytest.raises(ValueError, match="initialization failed"):
-        join(hvd, timeline=False)
-    assert hvd.calls == ["init"]
-
-
 def test_a_rank_that_nobody_wants_ends_in_one_line(monkeypatch, capsys):
-    def end(code):
-        raise SystemExit(code)
-
     monkeypatch.setattr(os, "environ", {"HOROVOD_ELASTIC": "1"})
-    monkeypatch.setattr(os, "_exit", end)
+    monkeypatch.setattr(os, "_exit", sys.exit)
     with pytest.raises(SystemExit, match="2"):
-        join(MeetsAtTry(99), timeline=False)
+        join(meets_at_try(99)[0], timeline=False)
     error = capsys.readouterr().err
     assert "could not join the others. Received: 5 tries" in error
     assert error.count("\n") == 1

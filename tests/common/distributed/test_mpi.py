@@ -1,4 +1,4 @@
-"""Ranks without Horovod: one process alone, and the controller that is refused. Several ranks: `test_server.py`."""
+"""What is refused where messages go by MPI. Ranks without Horovod: `end_to_end/test_server.py`."""
 
 import subprocess
 import sys
@@ -6,8 +6,7 @@ import sys
 import pytest
 
 from common.config import StrategyConfig
-from common.distributed.communicator import LAUNCHER_VARIABLES
-from common.distributed.mpi import check_controller, join_mpi
+from common.distributed.mpi import check_controller
 from common.errors import UserError
 
 
@@ -17,33 +16,17 @@ class Messages(StrategyConfig):
     uses_horovod = False
 
 
-def test_a_process_without_a_launcher_is_the_only_rank(monkeypatch):
-    for name in LAUNCHER_VARIABLES:
-        monkeypatch.delenv(name, raising=False)
-    comm = join_mpi()
-    assert (comm.rank, comm.size, comm.controller, comm.is_server, comm.world) == (0, 1, "none", False, None)
-    assert comm.allgather("this") == ["this"]
+MPI_WITH_GLOO = {"OMPI_COMM_WORLD_SIZE": "2", "HOROVOD_CONTROLLER": "gloo"}
 
 
-@pytest.mark.parametrize(
-    "variables",
-    [
-        {"HOROVOD_RANK": "0", "HOROVOD_GLOO_RENDEZVOUS_ADDR": "127.0.0.1"},
-        {"OMPI_COMM_WORLD_SIZE": "2", "HOROVOD_CONTROLLER": "gloo"},
-    ],
-)
+@pytest.mark.parametrize("variables", [{"HOROVOD_RANK": "0", "HOROVOD_GLOO_RENDEZVOUS_ADDR": "::1"}, MPI_WITH_GLOO])
 def test_gloo_is_refused_where_messages_go_by_mpi(variables):
-    with pytest.raises(UserError, match="exchanges messages by MPI"):
-        check_controller(Messages(), variables)
     check_controller(StrategyConfig(), variables)
-    with pytest.raises(UserError, match="--adasum exchanges messages by MPI"):
-        check_controller(StrategyConfig(adasum=True), variables)
-
-
-@pytest.mark.parametrize("variables", [{"OMPI_COMM_WORLD_SIZE": "2"}, {"HOROVOD_CONTROLLER": "gloo"}])
-def test_mpi_and_a_process_alone_are_accepted(variables):
-    """Horovod itself chooses Gloo for a process without a launcher."""
-    check_controller(Messages(), variables)
+    for strategy, words in ((Messages(), ""), (StrategyConfig(adasum=True), "--adasum ")):
+        with pytest.raises(UserError, match=f"{words}exchanges messages by MPI"):
+            check_controller(strategy, variables)
+    check_controller(Messages(), {"OMPI_COMM_WORLD_SIZE": "2"})
+    check_controller(Messages(), {"HOROVOD_CONTROLLER": "gloo"})  # which Horovod chooses without a launcher
 
 
 def test_a_rank_that_cannot_read_its_settings_does_not_wait_for_ranks_that_can():

@@ -5,36 +5,33 @@ import threading
 
 import pytest
 from fake_ranks import run_ranks
-from hypothesis import given
-from hypothesis import strategies as st
+from made_power import MadeGpu, MadeNvml
 
 from common.config import DeviceConfig
 from common.distributed import pinning
-from common.distributed.pinning import check_own_gpu, choose_gpu, gpu_identity, gpu_uuids, visible_gpus
+from common.distributed.pinning import check_own_gpu, choose_gpu, gpu_identity, gpu_uuids
 from common.errors import UserError
 
 GPUS = ["GPU:0", "GPU:1", "GPU:2", "GPU:3"]
 
 
-@given(count=st.integers(2, 16), data=st.data())
-def test_every_rank_of_a_host_has_its_own_gpu(count, data):
-    local_size = data.draw(st.integers(1, count))
-    gpus = [f"GPU:{number}" for number in range(count)]
-    for config in (DeviceConfig(), DeviceConfig(device="gpu")):
-        taken = [choose_gpu(gpus, config=config, local_rank=rank, local_size=local_size) for rank in range(local_size)]
-        assert taken == gpus[:local_size]
-
-
-@pytest.mark.parametrize("local_rank", [0, 3])
-def test_a_rank_that_sees_only_its_own_gpu_takes_it(local_rank):
-    """As with srun --gpus-per-task."""
-    assert choose_gpu(["GPU:0"], config=DeviceConfig(), local_rank=local_rank, local_size=4) == "GPU:0"
-
-
-def test_ranks_that_share_gpus_take_them_in_turns():
-    config = DeviceConfig(share_gpu=True)
-    taken = [choose_gpu(GPUS[:2], config=config, local_rank=rank, local_size=5) for rank in range(5)]
-    assert taken == ["GPU:0", "GPU:1", "GPU:0", "GPU:1", "GPU:0"]
+@pytest.mark.parametrize(
+    ("settings", "gpus", "taken"),
+    [
+        ({}, GPUS, GPUS),
+        ({"device": "gpu"}, [*GPUS, "GPU:4"], GPUS),
+        ({}, ["GPU:0"], ["GPU:0"] * 4),  # each sees its own alone, as with srun --gpus-per-task
+        ({"share_gpu": True}, GPUS[:2], ["GPU:0", "GPU:1"] * 2),
+        ({}, [], [None] * 4),
+        ({"device": "cpu"}, GPUS, [None] * 4),
+        ({"mixed_precision": "bfloat16"}, [], [None] * 4),
+        ({"mixed_precision": "float16"}, GPUS, GPUS),
+        ({"pinned_memory": True}, GPUS, GPUS),
+    ],
+)
+def test_four_ranks_of_a_host_take(settings, gpus, taken):
+    config = DeviceConfig(**settings)
+    assert [choose_gpu(gpus, config=config, local_rank=rank, local_size=4) for rank in range(4)] == taken
 
 
 def pin(monkeypatch, uuids, variables, *, share=False):
@@ -71,46 +68,16 @@ def test_ranks_that_see_one_gpu_each_must_see_different_ones(monkeypatch):
         (0, "1", "GPU-bb"),
         (1, "1,0", "GPU-aa"),
         (0, "MIG-7", "GPU 0 of CUDA_VISIBLE_DEVICES=MIG-7"),
+        (0, "", "GPU 0 of CUDA_VISIBLE_DEVICES="),
     ],
 )
 def test_a_gpu_is_identified_by_its_uuid(number, variable, expected):
     assert gpu_identity(number, variable, ["GPU-aa", "GPU-bb"]) == expected
 
 
-class Nvml:
-    """NVML with two GPUs, or without a driver."""
-
-    class NVMLError(Exception):
-        pass
-
-    def __init__(self, driver):
-        self.driver = driver
-
-    def nvmlInit(self):  # noqa: N802
-        if not self.driver:
-            raise self.NVMLError
-
-    def nvmlDeviceGetCount(self):  # noqa: N802
-        return 2
-
-    def nvmlDeviceGetHandleByIndex(self, index):  # noqa: N802
-        return index
-
-    def nvmlDeviceGetUUID(self, handle):  # noqa: N802
-        return f"GPU-{handle}"
-
-
-def test_uuids_by_nvml():
-    assert gpu_uuids(Nvml(driver=True)) == ["GPU-0", "GPU-1"]
-    assert gpu_uuids(Nvml(driver=False)) == []
-
-
-def test_without_gpus_auto_is_the_cpu():
-    assert choose_gpu([], config=DeviceConfig(), local_rank=0, local_size=4) is None
-
-
-def test_the_cpu_can_be_chosen_on_a_host_with_gpus():
-    assert choose_gpu(GPUS, config=DeviceConfig(device="cpu"), local_rank=3, local_size=99) is None
+def test_uuids_are_those_of_nvml():
+    assert gpu_uuids(MadeNvml([MadeGpu(), MadeGpu()])) == ["GPU-0", "GPU-1"]
+    assert gpu_uuids(MadeNvml([], init="no driver")) == []
 
 
 @pytest.mark.parametrize(
@@ -119,9 +86,7 @@ def test_the_cpu_can_be_chosen_on_a_host_with_gpus():
         ({"device": "gpu"}, [], 1, r"no GPU was found\. Received: --device gpu\. .*"),
         ({"share_gpu": True}, [], 2, r".*nothing to share\. Received: --share-gpu and no GPU\. Leave it out"),
         ({}, GPUS, 5, r".*Received: 5 ranks, 4 GPUs\. Start 4 ranks per host, .*or --share-gpu.*"),
-        ({"device": "gpu"}, GPUS, 5, r".*Received: 5 ranks, 4 GPUs\. Start 4 ranks per host, .*or --share-gpu.*"),
         ({"mixed_precision": "float16"}, [], 1, r".*Received: --mixed-precision float16\. Use bfloat16.*"),
-        ({"mixed_precision": "float16", "device": "gpu"}, [], 1, r".*Received: --mixed-precision float16\. .*"),
         ({"pinned_memory": True}, [], 1, r".*Received: --pinned-memory and no GPU\. Leave it out"),
     ],
 )
@@ -130,29 +95,3 @@ def test_what_needs_other_gpus_is_one_line_on_every_rank(settings, gpus, ranks, 
         with pytest.raises(UserError) as error:
             choose_gpu(gpus, config=DeviceConfig(**settings), local_rank=rank, local_size=ranks)
         assert re.fullmatch(line, str(error.value)), error.value
-
-
-@pytest.mark.parametrize("settings", [{"mixed_precision": "float16"}, {"pinned_memory": True}])
-def test_what_needs_a_gpu_takes_one(settings):
-    assert choose_gpu(GPUS, config=DeviceConfig(**settings), local_rank=1, local_size=2) == "GPU:1"
-
-
-def test_mixed_precision_in_bfloat16_needs_no_gpu():
-    assert choose_gpu([], config=DeviceConfig(mixed_precision="bfloat16"), local_rank=0, local_size=1) is None
-
-
-@pytest.mark.parametrize(
-    ("variable", "expected"),
-    [
-        (None, ["V100", "P100", "T4"]),
-        ("", []),
-        ("2", ["T4"]),
-        ("2, 0", ["T4", "V100"]),
-        ("GPU-b", ["P100"]),
-        ("0,7,1", ["V100"]),  # CUDA stops at the first invalid entry
-        ("-1", []),
-    ],
-)
-def test_gpus_visible_to_a_process(variable, expected):
-    gpus = [("0", "GPU-aa", "V100"), ("1", "GPU-bb", "P100"), ("2", "GPU-cc", "T4")]
-    assert visible_gpus(gpus, variable) == expected

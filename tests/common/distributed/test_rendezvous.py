@@ -1,13 +1,12 @@
-"""Addresses at which ranks reach each other. On several hosts: `end_to_end/test_native.py`."""
+"""Addresses at which ranks reach each other. Ranks that do: `end_to_end/test_native.py`."""
 
 import platform
-import socket
 from dataclasses import replace
 
 import pytest
-from fake_ranks import alone, run_ranks
+from fake_ranks import alone
 
-from common.distributed.rendezvous import addresses_of_ranks, interface_of, own_address
+from common.distributed.rendezvous import interface_of, own_address
 from common.errors import UserError
 
 
@@ -15,14 +14,6 @@ def beside(host):
     """Return a rank that has another one on a host of this name."""
     own = platform.node()
     return replace(alone(), allgather=lambda value: [own, host] if value == own else [value, value])
-
-
-def test_ranks_of_one_host_use_its_loopback_and_ports_of_their_own():
-    addresses = run_ranks(3, addresses_of_ranks)[0]
-    hosts, ports = zip(*(one.split(":") for one in addresses), strict=True)
-    assert hosts == ("127.0.0.1",) * 3 and len(set(ports)) == 3
-    with socket.socket() as again:
-        again.bind(("127.0.0.1", int(ports[0])))  # it is free
 
 
 def test_the_address_is_that_on_the_way_to_the_other_host():

@@ -34,11 +34,9 @@ def test_the_sums_of_all_places_go_on(before, after):
 
 
 def test_a_new_rank_has_no_generator_and_the_first_ranks_statistics():
+    """Between epochs there is nothing to cut."""
+    whole = Checkpoint(2, 20, {"w": np.ones(2)}, {})
+    assert shared_anew(whole, before=(), after=(5, 4, 4)) is whole
     cut = shared_anew(checkpoint_of((7, 6)), before=(7, 6), after=(5, 4, 4))
     assert [rank.state.get("generator") for rank in cut.ranks] == [np.array([0]), np.array([1]), None]
     assert [int(rank.weights["bn.mean"][0]) for rank in cut.ranks] == [0, 1, 0]
-
-
-def test_between_epochs_there_is_nothing_to_cut():
-    whole = Checkpoint(2, 20, {"w": np.ones(2)}, {})
-    assert shared_anew(whole, before=(), after=(5, 4, 4)) is whole

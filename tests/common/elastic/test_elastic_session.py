@@ -2,33 +2,23 @@
 
 import os
 import time
+from dataclasses import replace
 
 import pytest
 from builders import make_config, make_setup, random_weights
 from fake_ranks import alone, run_ranks
 from played_session import Played
 
-from common.elastic.commit import Commit
 from common.elastic.membership import Membership
 from common.errors import UserError
 from common.run_folder.checkpoints import Checkpoint
-from common.run_folder.records import read_run
+from common.run_folder.records import now, read_run
 from common.run_folder.world_changes import WorldChange
 
 SCALED = {"lr_scaling": "linear"}
-CHANGE = WorldChange(
-    at="2026-11-23T18:00:00.000+00:00",
-    cause="a rank ended",
-    step=10,
-    ranks_before=2,
-    ranks_after=1,
-    ended=["node1, process 5"],
-    joined=[],
-    lost_steps=3,
-    detect_seconds=0.5,
-    agree_seconds=0.25,
-    resume_seconds=0.25,
-)
+COUNTS = {"step": 10, "ranks_before": 2, "ranks_after": 1, "lost_steps": 3}
+SECONDS = {"detect_seconds": 0.5, "agree_seconds": 0.25, "resume_seconds": 0.25}
+CHANGE = WorldChange(at=now(), cause="a rank ended", ended=["node1, process 5"], joined=[], **COUNTS, **SECONDS)
 
 
 def elastic(tmp_path):
@@ -38,16 +28,11 @@ def elastic(tmp_path):
 
 def gone_on(first, *, epochs):
     """Return the session of a rank that goes on after so many epochs."""
-    kept = first.session.membership
-    assert kept.commit
+    kept = first.session.membership.commit
     first.session.recorder.release()
     membership = Membership(size=1)
-    membership.commit = Commit(
-        folder=kept.commit.folder,
-        first_size=kept.commit.first_size,
-        checkpoint=Checkpoint(epochs, first.setup.steps_after(epochs), {}, {}),
-        made_at=time.time(),
-    )
+    checkpoint = Checkpoint(epochs, first.setup.steps_after(epochs), {}, {})
+    membership.commit = replace(kept, checkpoint=checkpoint, made_at=time.time())
     return Played(first.setup.config, alone(), membership=membership)
 
 
@@ -71,34 +56,19 @@ def test_another_rank_goes_on_with_the_folder(tmp_path):
     assert run.record.elastic.commits == 3  # of this process, after each epoch
 
 
-def test_time_that_was_lost_is_training_time(tmp_path):
+def test_time_that_was_lost_is_that_of_the_epoch_or_of_the_test(tmp_path):
     played = elastic(tmp_path)
     membership = played.session.membership
+    assert membership.commit.step == 0
     membership.lost_seconds = 7.0
-    played.end_epoch(1, training_seconds=2.0)
-    played.end_epoch(2, training_seconds=2.0)
-    epochs = read_run(tmp_path / "run").epochs
-    assert [epoch.training_seconds for epoch in epochs] == [9.0, 2.0]
-
-
-def test_time_that_was_lost_after_the_last_epoch_is_time_of_the_test(tmp_path):
-    played = elastic(tmp_path)
-    membership = played.session.membership
-    for epoch in range(1, 5):
-        played.end_epoch(epoch)
+    for epoch in (1, 2, 3, 4):
+        played.end_epoch(epoch, training_seconds=2.0)
+        assert membership.commit.step == played.setup.steps_after(epoch), "each end of an epoch is kept in memory"
     membership.lost_seconds = 7.0
     played.finish(seconds=0.5)
-    totals = read_run(tmp_path / "run").record.totals
-    assert totals.test_seconds == 7.5
-
-
-def test_each_end_of_an_epoch_is_kept_in_memory(tmp_path):
-    played = elastic(tmp_path)
-    membership = played.session.membership
-    assert membership.commit
-    assert membership.commit.step == 0
-    played.end_epoch(1)
-    assert membership.commit.step == played.setup.steps_per_epoch
+    run = read_run(tmp_path / "run")
+    assert [epoch.training_seconds for epoch in run.epochs] == [9.0, 2.0, 2.0, 2.0]
+    assert run.record.totals.test_seconds == 7.5
     assert (membership.commit.folder, membership.commit.first_size) == (tmp_path / "run", 1)
 
 
@@ -115,34 +85,20 @@ def test_any_number_of_ranks_resumes_with_the_global_batch_of_the_first(tmp_path
     first.session.recorder.add_change(CHANGE)
     first.end("interrupted")
     whole, rates = first.setup.global_batch_size, first.setup.scaled_learning_rates()
-    config = make_config(
-        tmp_path,
-        schedule=SCALED,
-        faults={"elastic": True},
-        training={"epochs": 4},
-        record={"resume": str(tmp_path / "run")},
-    )
+    config = replace(first.setup.config, record=replace(first.setup.config.record, resume=str(tmp_path / "run")))
 
     def resume(comm):
         played = Played(config, comm, membership=Membership(size=comm.size))
         setup = played.setup
         played.end_epoch(2, weights=random_weights(setup, seed=2))
-        return (
-            played.done,
-            setup.global_batch_size,
-            setup.scaled_learning_rates().tolist(),
-            setup.batch_sizes[comm.rank],
-        )
+        assert (played.done, setup.global_batch_size) == (1, whole)
+        assert setup.scaled_learning_rates().tolist() == rates.tolist()
+        return setup.batch_sizes[comm.rank]
 
-    done, global_batches, of_ranks, images = zip(*run_ranks(3, resume), strict=True)
-    assert set(done) == {1}
-    assert set(global_batches) == {whole}
-    assert list(of_ranks[0]) == rates.tolist()
-    assert sum(images) == whole
-    assert max(images) - min(images) <= 1
+    images = run_ranks(3, resume)
+    assert sum(images) == whole and max(images) - min(images) <= 1
     record = read_run(tmp_path / "run").record
-    assert record.world.size == 1
-    assert record.elastic.changes == [CHANGE]
+    assert (record.world.size, record.elastic.changes) == (1, [CHANGE])
 
 
 def test_more_ranks_than_images_are_one_line(tmp_path):

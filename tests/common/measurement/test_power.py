@@ -1,53 +1,38 @@
-"""The reader with a fake clock, its thread with the real one, and power.csv."""
-
-import pickle
-import threading
-import time
-from dataclasses import dataclass
+"""The reader with a fake clock, and power.csv; its thread with the real one: `test_metering.py`."""
 
 import numpy as np
 import pytest
-from made_power import MadeGpu, MadeNvml, Meter, make_zone
-from waiting import wait_until
+from made_power import Meter
 
 from common.errors import UserError
 from common.measurement.power import STARTUP, PowerReader, next_sample
-from common.measurement.power_sources import Device, Sources, find_sources
-from common.measurement.power_trace import IDLE_BEFORE, PowerTrace, Series, kind_of
+from common.measurement.power_sources import Device, Sources
+from common.measurement.power_trace import PowerTrace, Series
 from common.run_folder.power_file import POWER_FILE, read_power, write_power
 
 # The thread sleeps through a test that takes all samples itself; half of it is the shortest time for watts.
 LONG = 4096.0
 
 
-@dataclass
-class Clock:
-    now: float = 1000.0
-
-    def __call__(self):
-        return self.now
-
-
 class Machine:
     """A reader of two fake devices: `counter` in joules, `power` in watts."""
 
     def __init__(self):
-        self.clock, self.counter, self.power = Clock(), Meter(500.0), Meter(100.0)
-        self.closed = 0
+        self.now, self.counter, self.power = 1000.0, Meter(500.0), Meter(100.0)
+        self.is_closed = False
         devices = [
             Device(name="cpu0", method="counter", read=self.counter),
             Device(name="gpu0", method="integral", read=self.power),
         ]
         sources = Sources(devices=devices, not_measured={"ram0": "not counted"}, close=self.close)
-        self.reader = PowerReader(
-            sources, host="here", interval_seconds=LONG, clock=self.clock, sleep=lambda seconds: self.pass_time(seconds)
-        )
+        self.reader = PowerReader(sources, host="here", interval_seconds=LONG, clock=lambda: self.now)
+        self.reader.start()
 
     def close(self):
-        self.closed += 1
+        self.is_closed = True
 
     def pass_time(self, seconds, *, joules=0.0, watts=None):
-        self.clock.now += seconds
+        self.now += seconds
         self.counter.value += joules
         if watts is not None:
             self.power.value = watts
@@ -55,7 +40,6 @@ class Machine:
 
 def test_every_joule_belongs_to_the_phase_in_which_it_was_spent():
     machine = Machine()
-    machine.reader.start()
     machine.pass_time(4096, joules=40960)
     machine.reader.mark("training")
     machine.pass_time(4096, joules=81920, watts=50)
@@ -71,24 +55,12 @@ def test_every_joule_belongs_to_the_phase_in_which_it_was_spent():
     np.testing.assert_array_equal(trace.series["cpu0"].watts, [np.nan, 10, 20, np.nan, np.nan])
     assert trace.series["gpu0"].watts.tolist() == [100, 100, 50, 30, 20]
     assert trace.series["gpu0"].joules.tolist() == [0, 409600, 204800, 60, 60]
-    assert trace.not_measured == {"ram0": "not counted"}
-    assert trace.host == "here"
-    assert machine.closed == 1
-
-
-def test_idle_time_is_a_separate_phase_and_the_previous_phase_continues():
-    machine = Machine()
-    machine.reader.start()
-    machine.reader.measure_idle(IDLE_BEFORE, 8)
-    machine.pass_time(1, joules=1)
-    trace = machine.reader.stop()
-    assert trace.phases == [STARTUP, STARTUP, IDLE_BEFORE, STARTUP]
-    assert trace.seconds.tolist() == [0, 0, 8, 9]
+    assert (trace.host, trace.not_measured) == ("here", {"ram0": "not counted"})
+    assert machine.is_closed
 
 
 def test_a_failed_device_is_not_measured_and_the_others_continue():
     machine = Machine()
-    machine.reader.start()
     machine.pass_time(2, joules=6)
     machine.reader.mark("training")
     machine.power.value = "GPU is lost"
@@ -107,72 +79,15 @@ def test_a_failed_device_is_not_measured_and_the_others_continue():
 def test_a_constant_counter_is_not_measured():
     """Some virtual machines have one, but no machine uses 0 J."""
     machine = Machine()
-    machine.reader.start()
     machine.pass_time(60)
     trace = machine.reader.stop()
     assert list(trace.series) == ["gpu0"]
     assert trace.not_measured["cpu0"].startswith("read 0 J")
 
 
-@pytest.mark.parametrize(
-    ("last", "elapsed", "expected"),
-    [(0, 0.0, 1), (1, 0.5, 2), (1, 0.51, 2), (1, 0.4999, 2), (1, 1.7, 4), (3, 2.0, 5)],
-)
-def test_a_late_sample_shifts_no_other(last, elapsed, expected):
-    assert next_sample(last, elapsed_seconds=elapsed, interval_seconds=0.5) == expected
-
-
-def test_the_thread_samples_and_ends():
-    read = []
-
-    def counted():
-        read.append(time.monotonic())
-        return read[-1]
-
-    device = Device(name="gpu0", method="counter", read=counted)
-    reader = PowerReader(Sources(devices=[device], not_measured={}, close=lambda: None), host="", interval_seconds=0.01)
-    before = threading.active_count()
-    reader.start()
-    assert threading.active_count() == before + 1
-    wait_until(lambda: len(read) >= 5)
-    trace = reader.stop()
-    assert threading.active_count() == before
-    assert 3 <= len(trace.seconds[1:-1]) <= len(read)
-    np.testing.assert_allclose(trace.series["gpu0"].joules.sum(), trace.seconds[-1], atol=0.5)
-
-
-def test_known_joules_of_a_fake_machine(tmp_path):
-    """From the counters' files and NVML to the trace, with a wrap-around."""
-    gpu, old = MadeGpu(millijoules=5_000), MadeGpu(millijoules="Not Supported", milliwatts=16_000)
-    cpu = make_zone(tmp_path / "intel-rapl:0", "package-0", microjoules=9_000_000, largest=10_000_000)
-    ram = make_zone(tmp_path / "intel-rapl:0" / "intel-rapl:0:0", "dram", microjoules=0)
-    clock = Clock()
-    sources = find_sources(powercap=tmp_path, nvml=MadeNvml([gpu, old]))
-    reader = PowerReader(sources, host="", interval_seconds=LONG, clock=clock)
-    reader.start()
-    reader.mark("training")
-    for step in range(1, 5):
-        clock.now += 0.5
-        gpu.millijoules = 5_000 + 62_500 * step
-        old.milliwatts = 100_000
-        cpu.write_text(str((9_000_000 + 4_000_000 * step) % 10_000_000))
-        ram.write_text(str(250_000 * step))
-        reader.sample()
-    trace = reader.stop()
-    assert {name: series.joules.sum() for name, series in trace.series.items()} == {
-        "gpu0": 250, "gpu1": 200, "cpu0": 16, "ram0": 1,
-    }  # fmt: skip
-    copy = pickle.loads(pickle.dumps(trace))
-    assert_same(copy, trace)
-
-
-def assert_same(one, other):
-    assert (one.host, one.phases, list(one.series)) == (other.host, other.phases, list(other.series))
-    np.testing.assert_array_equal(one.seconds, other.seconds)
-    for device, series in one.series.items():
-        assert series.method == other.series[device].method
-        np.testing.assert_array_equal(series.watts, other.series[device].watts)
-        np.testing.assert_array_equal(series.joules, other.series[device].joules)
+def test_a_late_sample_shifts_no_other():
+    for last, elapsed, following in [(0, 0.0, 1), (1, 0.4999, 2), (1, 0.5, 2), (1, 1.7, 4), (3, 2.0, 5)]:
+        assert next_sample(last, elapsed_seconds=elapsed, interval_seconds=0.5) == following
 
 
 def made_trace(host, *devices):
@@ -184,26 +99,24 @@ def made_trace(host, *devices):
     return PowerTrace(host=host, seconds=np.array([0.0, 0.1]), phases=["startup", "training"], series=series)
 
 
-def test_the_file_gives_back_the_same_bits(tmp_path):
-    one = made_trace("", "gpu0", "cpu0")
-    write_power(tmp_path / POWER_FILE, [one])
-    (read,) = read_power(tmp_path / POWER_FILE)
-    assert_same(read, one)
-    assert [path.name for path in tmp_path.iterdir()] == [POWER_FILE]
-
-
-def test_several_hosts_in_one_file(tmp_path):
-    traces = [made_trace("node1", "gpu0", "ram0"), made_trace("node2", "gpu0")]
-    write_power(tmp_path / POWER_FILE, traces)
-    assert "node2/gpu0" in (tmp_path / POWER_FILE).read_text()
-    for read, trace in zip(read_power(tmp_path / POWER_FILE), traces, strict=True):
-        assert_same(read, trace)
-
-
-def test_a_trace_without_devices_is_a_header(tmp_path):
-    write_power(tmp_path / POWER_FILE, [made_trace("")])
-    assert (tmp_path / POWER_FILE).read_text() == "seconds,phase,device,method,watts,joules\n"
-    assert read_power(tmp_path / POWER_FILE) == []
+@pytest.mark.parametrize(
+    ("hosts", "names"),
+    [
+        ([("", "gpu0", "cpu0-die-1")], {"gpu0", "cpu0-die-1"}),
+        ([("node1", "gpu0", "ram0"), ("node2", "gpu0")], {"node1/gpu0", "node1/ram0", "node2/gpu0"}),
+        ([("",)], set()),
+    ],
+)
+def test_a_file_that_was_read_is_written_again_with_the_same_bits(tmp_path, hosts, names):
+    file = tmp_path / POWER_FILE
+    write_power(file, [made_trace(*host) for host in hosts])
+    text = file.read_text()
+    header, *lines = text.splitlines()
+    assert header == "seconds,phase,device,method,watts,joules"
+    assert {line.split(",")[2] for line in lines} == names and (not names or repr(1 / 7) in text)
+    write_power(file, read_power(file))
+    assert file.read_text() == text
+    assert list(tmp_path.iterdir()) == [file]
 
 
 GOOD = "seconds,phase,device,method,watts,joules\n0.0,training,gpu0,counter,,0.0\n0.5,training,gpu0,counter,4.0,2.0\n"
@@ -228,21 +141,12 @@ GOOD = "seconds,phase,device,method,watts,joules\n0.0,training,gpu0,counter,,0.0
 )
 def test_a_file_of_another_kind_is_refused(tmp_path, old, new):
     path = tmp_path / POWER_FILE
+    with pytest.raises(UserError, match=r"no power trace: No such file.*Received: .*power\.csv\. Name a"):
+        read_power(path)
     path.write_text(GOOD)
-    assert read_power(path)[0].series["gpu0"].joules.sum() == 2
-    assert old in GOOD
+    (trace,) = read_power(path)
+    assert (trace.host, trace.phases, trace.seconds.tolist()) == ("", ["training"] * 2, [0, 0.5])
+    assert (trace.series["gpu0"].watts[1], trace.series["gpu0"].joules.tolist()) == (4, [0, 2])
     path.write_text(GOOD.replace(old, new))
     with pytest.raises(UserError, match=r"is not a valid power trace\. Received: .*\. Restore the file"):
         read_power(path)
-
-
-def test_a_missing_file_is_a_user_error(tmp_path):
-    with pytest.raises(UserError, match=r"no power trace: No such file.*Received: .*power\.csv\. Name a"):
-        read_power(tmp_path / POWER_FILE)
-
-
-@pytest.mark.parametrize(
-    ("name", "kind"), [("gpu0", "gpu"), ("node1/cpu0", "cpu"), ("cpu0-die-1", "cpu"), ("ram", "ram")]
-)
-def test_names_contain_the_kind(name, kind):
-    assert kind_of(name) == kind

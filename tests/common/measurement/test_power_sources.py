@@ -1,4 +1,4 @@
-"""Devices found and their readings, on a fake powercap tree and a fake NVML."""
+"""Devices that are found and their readings, on a fake powercap tree and a fake NVML."""
 
 import re
 from importlib.util import find_spec
@@ -30,17 +30,14 @@ def test_packages_and_their_ram_are_found_and_nothing_is_counted_twice(tmp_path)
         (tmp_path / f"intel-rapl:{number}:1").symlink_to(package / f"intel-rapl:{number}:1")
     make_zone(tmp_path / "intel-rapl:2", "psys", microjoules=5)
     make_zone(tmp_path / "intel-rapl-mmio:0", "package-0", microjoules=5)
+    make_zone(tmp_path / "intel-rapl:3", "package-2-die-1", microjoules=5)
     (tmp_path / "intel-rapl").mkdir()
-    found = devices(tmp_path)
-    assert list(found) == ["cpu0", "ram0", "cpu1", "ram1"]
-    assert {device.method for device in found.values()} == {"counter"}
-    assert not_measured(tmp_path) == {"gpu": "NVML found no GPU"}
-
-
-def test_dies_of_one_package_have_separate_names(tmp_path):
-    make_zone(tmp_path / "intel-rapl:0", "package-0-die-0", microjoules=5)
-    make_zone(tmp_path / "intel-rapl:1", "package-0-die-1", microjoules=5)
-    assert list(devices(tmp_path)) == ["cpu0-die-0", "cpu0-die-1"]
+    by_name = devices(tmp_path)
+    assert list(by_name) == ["cpu0", "ram0", "cpu1", "ram1", "cpu2-die-1"]
+    assert {device.method for device in by_name.values()} == {"counter"}
+    reasons = not_measured(tmp_path)
+    assert reasons.pop("gpu") == "NVML found no GPU"
+    assert list(reasons) == ["ram2-die-1"] and "no dram zone" in reasons["ram2-die-1"]
 
 
 def test_a_counter_reads_the_joules_since_it_was_found_through_every_wrap(tmp_path):
@@ -51,90 +48,70 @@ def test_a_counter_reads_the_joules_since_it_was_found_through_every_wrap(tmp_pa
         counter.write_text(f"{microjoules}\n")
         readings.append(read())
     assert readings == [0, 0.5, 1.5, 9, 11.25]
-
-
-def test_a_decreasing_counter_without_a_range_is_not_read(tmp_path):
-    counter = make_zone(tmp_path / "intel-rapl:0", "package-0", microjoules=9)
+    (tmp_path / "intel-rapl:0/max_energy_range_uj").unlink()
     read = devices(tmp_path)["cpu0"].read
     counter.write_text("8")
-    with pytest.raises(ReadingError, match="decreased from 9 to 8"):
+    with pytest.raises(ReadingError, match="decreased from 250000 to 8"):
         read()
 
 
-def test_ram_that_is_not_counted_is_not_measured(tmp_path):
-    make_zone(tmp_path / "intel-rapl:0", "package-0", microjoules=5)
-    assert "no dram zone" in not_measured(tmp_path)["ram0"]
-
-
-@pytest.mark.parametrize("powercap", ["empty", "missing"])
+@pytest.mark.parametrize("powercap", [".", "missing"])
 def test_a_machine_without_rapl_reports_it(tmp_path, powercap):
-    (tmp_path / "empty").mkdir()
     reasons = not_measured(tmp_path / powercap)
     assert set(reasons) == {"cpu", "ram", "gpu"}
     assert "no RAPL package" in reasons["cpu"]
 
 
-@pytest.mark.parametrize("trouble", ["no file", "a folder", "no number", "forbidden"])
-def test_a_counter_that_cannot_be_read_is_not_measured_with_the_reason(tmp_path, trouble, monkeypatch):
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (None, "No such file or directory$"),
+        ("many", "does not contain an integer$"),
+        (PermissionError(13, "Permission denied"), "Permission denied; RAPL needs root$"),
+    ],
+)
+def test_a_counter_that_cannot_be_read_is_not_measured_with_the_reason(tmp_path, content, reason, monkeypatch):
     counter = make_zone(tmp_path / "intel-rapl:0", "package-0", microjoules=5)
     make_zone(tmp_path / "intel-rapl:0" / "intel-rapl:0:0", "dram", microjoules=5)
-    if trouble == "no number":
-        counter.write_text("many")
-    elif trouble == "forbidden":  # root, who may run this, can read any file
-        forbid(counter, monkeypatch)
-    else:
-        counter.unlink()
-        if trouble == "a folder":
-            counter.mkdir()
-    expected = {
-        "no file": "No such file or directory$",
-        "a folder": "Is a directory$",
-        "no number": "does not contain an integer$",
-        "forbidden": "Permission denied; RAPL needs root$",
-    }
-    reason = not_measured(tmp_path)["cpu0"]
-    assert reason.startswith(str(counter))
-    assert re.search(expected[trouble], reason)
-    assert list(devices(tmp_path)) == ["ram0"]
-
-
-def forbid(file, monkeypatch):
+    counter.unlink()
+    if content is not None:
+        counter.write_text(str(content))
     read_text = Path.read_text
 
-    def refuse(path, encoding):
-        if path == file:
-            raise PermissionError(13, "Permission denied", str(path))
+    def read(path, encoding):
+        if path == counter and isinstance(content, PermissionError):  # root, who may run this, can read any file
+            raise content
         return read_text(path, encoding=encoding)
 
-    monkeypatch.setattr(Path, "read_text", refuse)
+    monkeypatch.setattr(Path, "read_text", read)
+    received = not_measured(tmp_path)["cpu0"]
+    assert received.startswith(str(counter))
+    assert re.search(reason, received)
+    assert list(devices(tmp_path)) == ["ram0"]
 
 
 def test_a_gpu_is_read_by_its_counter_or_else_by_its_power(tmp_path):
     new = MadeGpu(millijoules=7_000_000_000_000_001)
     old = MadeGpu(millijoules="Not Supported", milliwatts=120_500)
-    found = devices(tmp_path, MadeNvml([new, old]))
-    assert [(gpu.name, gpu.method, gpu.uuid) for gpu in found.values()] == [
+    by_name = devices(tmp_path, MadeNvml([new, old]))
+    assert [(gpu.name, gpu.method, gpu.uuid) for gpu in by_name.values()] == [
         ("gpu0", "counter", "GPU-0"),
         ("gpu1", "integral", "GPU-1"),
     ]
-    assert (found["gpu0"].read(), found["gpu1"].read()) == (0, 120.5)
+    assert (by_name["gpu0"].read(), by_name["gpu1"].read()) == (0, 120.5)
     new.millijoules, old.milliwatts = 7_000_000_000_000_251, 16_000
-    assert (found["gpu0"].read(), found["gpu1"].read()) == (0.25, 16)
+    assert (by_name["gpu0"].read(), by_name["gpu1"].read()) == (0.25, 16)
 
 
-def test_an_unreadable_gpu_does_not_affect_the_others(tmp_path):
-    silent = MadeGpu(millijoules="Not Supported", milliwatts="GPU is lost")
-    nvml = MadeNvml([silent, MadeGpu()])
-    assert list(devices(tmp_path, nvml)) == ["gpu1"]
+def test_an_unreadable_gpu_does_not_affect_the_others_and_one_that_fails_later_has_a_reason(tmp_path):
+    silent, gpu = MadeGpu(millijoules="Not Supported", milliwatts="GPU is lost"), MadeGpu()
+    nvml = MadeNvml([silent, gpu])
+    by_name = devices(tmp_path, nvml)
+    assert list(by_name) == ["gpu1"]
     assert not_measured(tmp_path, nvml)["gpu0"] == "NVML: GPU is lost"
-
-
-def test_a_gpu_that_fails_later_has_a_reason(tmp_path):
-    gpu = MadeGpu()
-    read = devices(tmp_path, MadeNvml([gpu]))["gpu0"].read
     gpu.millijoules = "GPU is lost"
     with pytest.raises(ReadingError, match="GPU is lost"):
-        read()
+        by_name["gpu1"].read()
 
 
 @pytest.mark.parametrize(

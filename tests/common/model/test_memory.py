@@ -15,9 +15,7 @@ def test_weights_gradients_slots_and_outputs_are_counted():
     outputs = 784 + 192 + 192 + 10  # flatten, fc1, sigmoid1, fc2
     assert training_bytes(MLP, images=1, slots=1, value_bytes=4) == 4 * (152_650 * 3 + outputs)
     assert training_bytes(MLP, images=64, slots=2, value_bytes=8) == 8 * (152_650 * 4 + 64 * outputs)
-
-
-def test_statistics_of_batch_norm_have_no_gradient():
+    # Statistics of BatchNorm have no gradient.
     resnet = model_spec("resnet34", input_shape=(1, 33, 33), outputs=9)
     statistics = sum(weight.shape[0] for weight in resnet.weights if not weight.trainable)
     assert training_bytes(resnet, images=0, slots=0, value_bytes=1) == 2 * resnet.parameters + statistics

@@ -1,42 +1,38 @@
 """The update rules of servers against NumPy references of PyTorch's, and against themselves cut into shards."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import reference_rules
+from rule_cases import OPTIMIZER_CASES, STEPS
 
 from common.config import OptimizerConfig
 from common.parameter_server.messages import shard_bounds
 from common.parameter_server.rules import UpdateRule, slot_names
 
-WEIGHTS, UPDATES = 11, 30
-CASES = {  # settings, and the same for the reference
-    "sgd": ({"momentum": 0.0, "weight_decay": 0.3}, {"weight_decay": 0.3}),
-    "momentum": ({"momentum": 0.9, "weight_decay": 0.3}, {"momentum": 0.9, "weight_decay": 0.3}),
-    "nesterov": ({"momentum": 0.8, "nesterov": True}, {"momentum": 0.8, "nesterov": True}),
-    "adam": (
-        {"optimizer": "adam", "beta1": 0.8, "beta2": 0.95, "epsilon": 0.1, "weight_decay": 0.3},
-        {"betas": (0.8, 0.95), "eps": 0.1, "weight_decay": 0.3},
-    ),
-    "adamw": ({"optimizer": "adamw", "epsilon": 0.1, "weight_decay": 0.3}, {"eps": 0.1, "weight_decay": 0.3}),
-    "rmsprop": (
-        {"optimizer": "rmsprop", "alpha": 0.9, "epsilon": 0.1, "weight_decay": 0.3},
-        {"alpha": 0.9, "eps": 0.1, "weight_decay": 0.3},
-    ),
-}
+WEIGHTS = 11
+# RMSprop has no momentum here.
+OF_RMSPROP = {**OPTIMIZER_CASES["rmsprop_settings"].settings, "momentum": 0.0}
+CASES = OPTIMIZER_CASES | {"rmsprop_settings": replace(OPTIMIZER_CASES["rmsprop_settings"], settings=OF_RMSPROP)}
 
 
-def rates():
-    """One learning rate per update, which grows and falls: momentum keeps gradients, not steps."""
-    return [0.1 * (update + 1) / 10 if update < 10 else 0.1 * 0.9**update for update in range(UPDATES)]
+def config_of(case):
+    """Return a case's settings under the names of this project."""
+    settings = {{"eps": "epsilon"}.get(name, name): value for name, value in case.settings.items()}
+    if "betas" in settings:
+        settings["beta1"], settings["beta2"] = settings.pop("betas")
+    defaults = {"momentum": 0.0, "weight_decay": 0.01 if case.rule == "adamw" else 0.0}
+    return OptimizerConfig(optimizer=case.rule, **(defaults | settings))
 
 
-def trained(config, *, servers, dtype="float64", stop_at=None):
+def trained(case, *, servers, dtype="float64", stop_at=None):
     """Return the weights after all updates; the state of the optimizer is handed over once, as by a resumed run."""
-    generator = np.random.default_rng(3)
+    config, generator = config_of(case), np.random.default_rng(3)
     weights = generator.normal(size=WEIGHTS).astype(dtype)
     bounds = shard_bounds(WEIGHTS, servers=servers)
     rules = [UpdateRule(config, weights[start:stop], slots={}, updates=0) for start, stop in bounds]
-    for update, rate in enumerate(rates()):
+    for update, rate in enumerate(case.learning_rates()):
         gradient = generator.normal(size=WEIGHTS).astype(dtype)
         if update == stop_at:
             rules = [UpdateRule(config, rule.weights, slots=rule.slots, updates=rule.updates) for rule in rules]
@@ -49,24 +45,22 @@ def trained(config, *, servers, dtype="float64", stop_at=None):
 
 @pytest.mark.parametrize("name", CASES)
 def test_rules_are_pytorchs(name):
-    settings, reference = CASES[name]
-    config = OptimizerConfig(**settings)
+    case = CASES[name]
     generator, state = np.random.default_rng(3), {}
     weights = generator.normal(size=WEIGHTS)
-    rule = getattr(reference_rules, config.optimizer)
-    for rate in rates():
-        weights, state = rule(weights, generator.normal(size=WEIGHTS), state, lr=rate, **reference)
-    np.testing.assert_allclose(trained(config, servers=1), weights, rtol=1e-13, atol=1e-14)
-    assert set(slot_names(config)) == set(state) - {"step"}
+    for rate in case.learning_rates():
+        rule = getattr(reference_rules, case.rule)
+        weights, state = rule(weights, generator.normal(size=WEIGHTS), state, lr=rate, **case.settings)
+    np.testing.assert_allclose(trained(case, servers=1), weights, rtol=1e-13, atol=1e-14)
+    assert set(slot_names(config_of(case))) == set(state) - {"step"}
 
 
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_shards_and_a_resume_change_no_bit(name, dtype):
-    config = OptimizerConfig(**CASES[name][0])
-    whole = trained(config, servers=1, dtype=dtype)
+    whole = trained(CASES[name], servers=1, dtype=dtype)
     assert whole.dtype == dtype
-    assert np.array_equal(trained(config, servers=3, dtype=dtype, stop_at=17), whole)
+    assert np.array_equal(trained(CASES[name], servers=3, dtype=dtype, stop_at=STEPS // 2), whole)
 
 
 def test_shards_are_equal_to_one_weight():

@@ -3,6 +3,7 @@
 from typing import Any
 
 import numpy as np
+import pytest
 
 from common.config import OptimizerConfig
 from common.parameter_server import server
@@ -60,19 +61,21 @@ def rates_of_pushes(monkeypatch, pushes, *, is_synchronous=False, batches=0):
     return np.diff(weights).tolist()
 
 
-def test_each_gradient_is_half_a_global_batch_of_two_workers(monkeypatch):
-    pushes = [(number % 2, 1) for number in range(10)]
-    assert rates_of_pushes(monkeypatch, pushes) == [8, 8, 4, 4, 2, 2, 1, 1, 1, 1]
+IN_TURNS = [(number % 2, 1) for number in range(8)]
 
 
-def test_the_sum_of_several_gradients_counts_as_many_batches(monkeypatch):
-    assert rates_of_pushes(monkeypatch, [(0, 4), (1, 2), (0, 1), (1, 1)]) == [8, 2, 1, 1]
-
-
-def test_a_resumed_run_goes_on_where_its_batches_ended(monkeypatch):
-    assert rates_of_pushes(monkeypatch, [(0, 2), (1, 2)], batches=4) == [2, 1]
-
-
-def test_in_step_one_gradient_of_each_worker_is_a_global_batch(monkeypatch):
-    pushes = [(number % 2, 1) for number in range(8)]
-    assert rates_of_pushes(monkeypatch, pushes, is_synchronous=True) == [0, 8, 0, 4, 0, 2, 0, 1]
+@pytest.mark.parametrize(
+    ("pushes", "options", "rates"),
+    [
+        # Each gradient is half a global batch of two workers.
+        ([*IN_TURNS, (0, 1), (1, 1)], {}, [8, 8, 4, 4, 2, 2, 1, 1, 1, 1]),
+        # The sum of several gradients counts as many batches.
+        ([(0, 4), (1, 2), (0, 1), (1, 1)], {}, [8, 2, 1, 1]),
+        # A resumed run goes on where its batches ended.
+        ([(0, 2), (1, 2)], {"batches": 4}, [2, 1]),
+        # In step, one gradient of each worker is a global batch.
+        (IN_TURNS, {"is_synchronous": True}, [0, 8, 0, 4, 0, 2, 0, 1]),
+    ],
+)
+def test_each_push_has_the_learning_rate_of_the_batches_before_it(monkeypatch, pushes, options, rates):
+    assert rates_of_pushes(monkeypatch, pushes, **options) == rates

@@ -1,18 +1,16 @@
-"""`--gradient-groups auto`: the choice by times that are known, the same on ranks of unequal speed, and kept."""
+"""`--gradient-groups auto`: the choice by times that are known, the same on ranks of unequal speed."""
 
 from dataclasses import replace
 
 import pytest
-from builders import make_config, make_record, make_setup, make_world
+from builders import make_config, make_setup
 from fake_ranks import alone, run_ranks
 from played_session import FakeTrainer
 
 from common.measurement.metrics import Sums
-from common.run_folder.records import write_record
 from common.run_folder.sharing import MeasuredGroups, with_measured
 from common.strategies.balance import prepare_on_all_ranks
 from common.strategies.gradient_groups import choose, measure_groups
-from common.training.console_report import start_lines
 from common.training.measured import Measured
 from common.training.run_setup import RunSetup
 
@@ -51,7 +49,6 @@ class Timed(FakeTrainer):
         ({"one": [10.0] * 3, "2": [9.9] * 3, "4": [9.81] * 3, "each": [12.0] * 3}, "one"),  # less than 2 %
         ({"one": [10.0] * 3, "2": [9.9] * 3, "4": [9.7] * 3, "each": [12.0] * 3}, "4"),
         ({"one": [10.0] * 3, "2": [9.0] * 3, "4": [9.7] * 3, "each": [8.0] * 3}, "each"),
-        ({"one": [10.0] * 3, "2": [11.0] * 3, "4": [11.0] * 3, "each": [11.0] * 3}, "one"),
         ({"one": [10.0, 20.0, 10.0], "2": [5.0, 5.0, 10.5], "4": [9.0, 9.5, 9.0], "each": [11.0] * 3}, "4"),
     ],
 )
@@ -79,40 +76,10 @@ def test_ranks_of_unequal_speed_agree_by_the_time_of_the_slowest(tmp_path, batch
     assert measured.milliseconds == pytest.approx({"one": 1000, "2": 900, "4": 1200, "each": 1300})
 
 
-def test_one_rank_measures_nothing(tmp_path):
-    setup = make_setup(make_config(tmp_path, device=AUTO))
-    assert measure_groups(setup, comm=alone(), build=lambda setup: pytest.fail("built")) == MeasuredGroups(chosen="one")
-
-
-def test_a_run_that_is_resumed_keeps_its_choice(tmp_path):
-    measured = MeasuredGroups(chosen="4", milliseconds={"one": 2.0, "4": 1.0})
-    (tmp_path / "run").mkdir()
-    write_record(tmp_path / "run", make_record(config=make_config(tmp_path, device=AUTO), groups=measured))
-    for flag in ({"resume": str(tmp_path / "run")}, {"resume_or_start": True}):
-        config = make_config(tmp_path, device=AUTO, record=flag)
-        setup = prepare_on_all_ranks(config, comm=alone(), device="cpu", build=lambda *_: pytest.fail("built"))
-        assert setup.groups == measured
-
-
-def test_a_repetition_has_the_choice_in_place_of_auto(tmp_path):
+def test_one_rank_measures_nothing_and_a_repetition_has_the_choice_in_place_of_auto(tmp_path):
     config = make_config(tmp_path, device=AUTO)
-    repeated = with_measured(config, MeasuredGroups(chosen="each"))
-    assert (repeated.device.gradient_groups, repeated.device.groups) == ("each", None)
+    setup = make_setup(config)
+    assert measure_groups(setup, comm=alone(), build=lambda setup: pytest.fail("built")) == MeasuredGroups(chosen="one")
+    repeated = with_measured(config, MeasuredGroups(chosen="4"))
+    assert (repeated.device.gradient_groups, repeated.device.groups) == ("4", 4)
     assert replace(repeated, device=config.device) == config and with_measured(config, None) == config
-
-
-@pytest.mark.parametrize(
-    ("groups", "line"),
-    [
-        (MeasuredGroups(chosen="one"), "gradient groups: one (one rank exchanges nothing)"),
-        (
-            MeasuredGroups(chosen="2", milliseconds={"one": 12.3456, "2": 11.0}),
-            "gradient groups: 2 (milliseconds per update: one 12.35, 2 11)",
-        ),
-        (None, None),
-    ],
-)
-def test_the_choice_is_one_line(tmp_path, groups, line):
-    setup = replace(make_setup(make_config(tmp_path, device=AUTO)), groups=groups)
-    printed = [one for one in start_lines(setup, make_world("cpu", "cpu")) if one.startswith("gradient groups")]
-    assert printed == ([line] if line else [])

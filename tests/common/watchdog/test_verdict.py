@@ -1,23 +1,19 @@
 """Which ranks hang, judged by reports: limits by activity, and who stands out among ranks that all stand still."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
 from common.watchdog.verdict import Report, hanging_ranks, limit_of, words
 
+STANDS_STILL = Report(
+    host="node1", process=7, activity="training", updates=10, idle_seconds=100.0, slowest_seconds=0.1, state="S"
+)
+
 
 def report(**changes):
-    values = {
-        "host": "node1",
-        "process": 7,
-        "activity": "training",
-        "updates": 10,
-        "idle_seconds": 100.0,
-        "slowest_seconds": 0.1,
-        "state": "S",
-    }
-    return Report(**(values | changes))
+    return replace(STANDS_STILL, **changes)
 
 
 @pytest.mark.parametrize(
@@ -29,14 +25,10 @@ def report(**changes):
         ({"slowest_seconds": 10.0}, 5.0, 5.0),
         ({"activity": "loading data"}, 5.0, 5.0),
         ({"activity": "startup"}, 5.0, 600.0),
-        ({"activity": "imports"}, 5.0, 600.0),
-        ({"activity": "joining the others", "slowest_seconds": 0.0}, None, 600.0),
         ({"activity": "preparing data"}, 5.0, 3600.0),
         ({"activity": "serving"}, 5.0, math.inf),
         ({"activity": "serving", "slowest_seconds": 0.0, "state": "T"}, None, 60.0),
-        ({"activity": "other", "state": "T"}, 5.0, 5.0),
         ({"activity": "ending", "slowest_seconds": 30.0}, 5.0, 60.0),
-        ({"activity": "checkpoint"}, None, 600.0),
         ({"activity": "validation"}, 1000.0, 1000.0),
     ],
 )
@@ -48,9 +40,7 @@ def test_each_activity_has_its_limit(changes, stall_seconds, limit):
     ("of_ranks", "hanging"),
     [
         ([{}, {"idle_seconds": 1.0}], [0]),
-        ([{"idle_seconds": 59.0}, {"idle_seconds": 59.0}], []),
         ([{}, {"state": "T"}, {}], [1]),
-        ([{}, {"state": "gone"}, {}], [1]),
         ([{}, {}, {"silent_seconds": 9.0, "idle_seconds": 60.0}], [2]),
         ([{}, {"activity": "loading data"}, {}], [1]),
         ([{"activity": "checkpoint", "idle_seconds": 700.0}, {"idle_seconds": 700.0}], [0]),
@@ -59,7 +49,6 @@ def test_each_activity_has_its_limit(changes, stall_seconds, limit):
         ([{}, {}], [0, 1]),
         # Waiting for others in start-up or at the end of an epoch is no hang; the stopped rank is.
         ([{"activity": "other"}, {"state": "T"}], [1]),
-        ([{"activity": "startup"}, {"activity": "startup"}], []),
         # A host that cannot be reached, while all write a checkpoint, for which a rank has 10 minutes.
         ([{"activity": "checkpoint"}, {"activity": "checkpoint", "idle_seconds": 1.0, "silent_seconds": 99.0}], [1]),
         ([{"activity": "checkpoint"}, {"activity": "checkpoint"}], []),
@@ -75,15 +64,9 @@ def test_the_rank_that_stands_out_hangs(of_ranks, hanging):
     assert hanging_ranks(reports, stall_seconds=None) == hanging
 
 
-def test_the_words_name_host_process_activity_and_time():
-    reports = {0: report(), 1: report(state="T", process=8), 2: report(silent_seconds=9.0, host="node2")}
-    assert words([1], reports) == ("rank 1 (host node1, process 8) is stopped, in training after 10 updates, for 100 s")
-    assert "rank 2 (host node2, process 7) does not answer: its host has not been heard of for 9 s" in words(
-        [2], reports
-    )
-    assert words([0], {0: report(activity="imports", updates=0)}) == (
-        "rank 0 (host node1, process 7) does not move, in imports, for 100 s"
-    )
-    assert words([0, 1], {rank: report() for rank in (0, 1)}) == (
-        "no rank has moved for 100 s, and none of 2 stands out"
-    )
+def test_the_words_name_who_stands_out_or_nobody():
+    reports = {0: report(activity="imports", updates=0), 1: report(silent_seconds=9.0, host="node2")}
+    assert words([0], reports) == "rank 0 (host node1, process 7) does not move, in imports, for 100 s"
+    silent = "rank 1 (host node2, process 7) does not answer: its host has not been heard of for 9 s"
+    assert silent in words([1], reports)
+    assert words([0, 1], reports) == "no rank has moved for 100 s, and none of 2 stands out"
