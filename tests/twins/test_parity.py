@@ -92,11 +92,8 @@ CALLS = {
         ("--size", "full", "--dataset", "mnist"), (*FREE, "resnet34"), ALL, (1, 2, 4), 50, 50, True,
     ),
 }  # fmt: skip
-LONG = ("full",)
-cases = [
-    name if name == "quick" else pytest.param(name, marks=pytest.mark.long if name in LONG else pytest.mark.ci)
-    for name in CALLS
-]
+FULL = pytest.param("full", marks=[pytest.mark.long, pytest.mark.timeout(7200)])
+cases = ["quick", *(pytest.param(name, marks=pytest.mark.ci) for name in CALLS if name not in ("quick", "full")), FULL]
 
 
 @pytest.fixture(scope="module")
@@ -202,7 +199,7 @@ def test_curves_are_those_of_every_update(folders, name):
 
 @pytest.mark.ranks
 @pytest.mark.ci
-@pytest.mark.parametrize("name", ["two_ranks", *[pytest.param(name, marks=pytest.mark.long) for name in LONG]])
+@pytest.mark.parametrize("name", ["two_ranks", FULL])
 def test_two_ordinary_runs_are_beside_the_record(folders, name):
     record = record_of(name, folders)
     assert record.runs == ["torch", "keras"]
