@@ -6,6 +6,7 @@
     id          of the test; may be left out if the arguments are one text
     line        what follows "PROGRAM: error: ", a regular expression of the whole line
     given       functions of `tests/support/given/<program>.py` that prepare the current folder; may be left out
+    files       path -> text of files in it; may be left out
 """
 
 import importlib
@@ -60,6 +61,8 @@ def test_a_wrong_command_line_is_one_line_and_changes_nothing(program, refusal, 
     monkeypatch.chdir(tmp_path)
     for name in refusal.get("given", []):
         getattr(importlib.import_module(f"given.{program}"), name)(tmp_path)
+    for name, text in refusal.get("files", {}).items():
+        (tmp_path / name).write_text(text)
     before, arguments = contents(tmp_path), refusal["arguments"]
     capsys.readouterr()
     try:
