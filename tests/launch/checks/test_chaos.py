@@ -12,15 +12,7 @@ import psutil
 import pytest
 from builders import make_config, make_epoch, make_setup, random_weights, write_trained_run
 
-from common.checks.chaos_record import (
-    TRIALS_FILE,
-    SignalKind,
-    Trial,
-    add_trial,
-    read_trials,
-    summary,
-    summary_of_changes,
-)
+from common.checks.chaos_record import SignalKind, Trial, add_trial, read_trials
 from common.errors import UserError
 from common.run_folder.checkpoints import Checkpoint, checkpoint_folders, save_checkpoint
 from common.run_folder.records import write_epochs
@@ -42,68 +34,40 @@ from launch.checks.file_faults import ACTIONS, build_library
 from launch.checks.host_faults import can_have_hosts
 
 
-def trial(**changes):
-    values = {
-        "number": 0,
-        "framework": "torch",
-        "way": "gloo",
-        "kind": "SIGKILL",
-        "victim": "1",
-        "after_seconds": 3.5,
-        "epochs_before": 2,
-        "ended_seconds": 0.5,
-        "hung": False,
-        "is_readable": True,
-        "is_kept": True,
-        "starts": 2,
-        "is_equal": True,
-        "left_behind": [],
-        "traceback": False,
-    }
-    return Trial(**(values | changes))
-
-
 def test_seed_and_number_decide_on_a_fault(monkeypatch):
+    def drawn(seed=1, frameworks=("torch",), **options):
+        return [draw_fault(seed, number, frameworks=list(frameworks), **options) for number in range(420)]
+
     monkeypatch.setattr(chaos_trial, "can_have_hosts", lambda: True)
-    faults = [draw_fault(1, number, frameworks=["keras", "torch"]) for number in range(420)]
-    assert faults == [draw_fault(1, number, frameworks=["keras", "torch"]) for number in range(420)]
-    assert faults != [draw_fault(2, number, frameworks=["keras", "torch"]) for number in range(420)]
+    faults = drawn(frameworks=("keras", "torch"))
+    assert faults == drawn(frameworks=("keras", "torch")) != drawn(2, frameworks=("keras", "torch"))
     signals = [one for one in faults if one.kind.startswith("SIG")]
     assert len({(one.framework, one.way, one.kind, one.victim) for one in signals}) > 55  # of 72
+    assert {one.epochs for one in signals} == {None, *range(1, chaos_trial.EPOCHS)}
+    shares = [one.share for one in signals]
+    assert 0 < min(shares) < 0.1 and 0.95 < max(shares) <= 1.05
+    again = [one for one in faults if one.again]
+    assert {(one.way, one.kind) for one in again} == {("elastic", f"SIG{name}") for name in ("KILL", "TERM", "INT")}
     of_files = [one for one in faults if one.kind in ACTIONS]
     assert {one.kind for one in of_files} == set(ACTIONS)
+    assert {(one.victim, one.way) for one in of_files} == {("0", "mpi"), ("0", "gloo")}
     of_hosts = [one for one in faults if one.victim == "host"]
     assert {(one.kind, one.way) for one in of_hosts} == {  # what the ranks of one host use
         (kind, "mpi" if kind == "full shared memory" else "gloo") for kind in HOST_KINDS
     }
     assert {one.kind for one in of_hosts if one.epochs is None} == {"full shared memory"}
-    pauses = [one for one in faults if one.kind == "pause of 2 s"]
-    assert {(one.way, one.victim) for one in pauses} == set(
-        itertools.product(["mpi", "gloo", "elastic"], ["0", "1", "launcher"])
-    )
-    assert not any(one.again for one in pauses)
+    pauses = {(one.way, one.victim) for one in faults if one.kind == chaos_trial.PAUSE}
+    assert pauses == set(itertools.product(["mpi", "gloo", "elastic"], ["0", "1", "launcher"]))
     monkeypatch.setattr(chaos_trial, "can_have_hosts", lambda: False)
-    others = [draw_fault(1, number, frameworks=["torch"]) for number in range(300)]
-    assert {one.kind for one in others} == {*get_args(SignalKind), chaos_trial.PAUSE, *ACTIONS}
-    assert {(one.victim, one.way) for one in of_files} == {("0", "mpi"), ("0", "gloo")}
-    assert all(0 <= one.share < 1 for one in of_files)
-    assert {one.epochs for one in signals} == {None, *range(1, chaos_trial.EPOCHS)}
-    assert all(one.epochs for one in signals if one.again)
-    assert any(one.epochs is None for one in signals if one.kind == "SIGSTOP")
-    assert any(one.way == "elastic" and one.victim == "0" and one.epochs is None for one in signals)
-    assert {(one.way, one.kind) for one in signals if one.again} == {
-        ("elastic", f"SIG{name}") for name in ("KILL", "TERM", "INT")
-    }
-    assert 0 < min(one.share for one in signals) < 0.1
-    assert 0.95 < max(one.share for one in signals) <= 1.05
-    elastic = [draw_fault(1, number, frameworks=["torch"], ways=["elastic"]) for number in range(30)]
-    assert {one.way for one in elastic} == {"elastic"}
+    assert {one.kind for one in drawn()} == {*get_args(SignalKind), chaos_trial.PAUSE, *ACTIONS}
+    assert {one.way for one in drawn(ways=["elastic"])} == {"elastic"}
 
 
 def test_seed_and_number_decide_on_a_file_fault():
-    faults = [draw_file_fault(1, number, writers=list(WRITERS)) for number in range(500)]
-    assert faults == [draw_file_fault(1, number, writers=list(WRITERS)) for number in range(500)]
-    assert faults != [draw_file_fault(2, number, writers=list(WRITERS)) for number in range(500)]
+    faults, again, others = (
+        [draw_file_fault(seed, number, writers=list(WRITERS)) for number in range(500)] for seed in (1, 1, 2)
+    )
+    assert faults == again != others
     damages = itertools.product(["run of PyTorch", "run of Keras"], DAMAGES)
     assert {(one.writer, one.kind) for one in faults} == {*itertools.product(WRITERS, ACTIONS), *damages}
     drawn = collections.Counter(one.writer for one in faults)
@@ -225,35 +189,13 @@ def test_without_a_compiler_it_is_one_line(tmp_path, monkeypatch):
         build_library(tmp_path / "library.so")
 
 
-@pytest.mark.parametrize(
-    ("changes", "survived"),
-    [
-        ({}, True),
-        ({"starts": 1, "epochs_before": None}, True),
-        ({"hung": True}, False),
-        ({"is_readable": False}, False),
-        ({"is_kept": False}, False),
-        ({"starts": 0, "is_equal": False}, False),
-        ({"is_equal": False}, False),
-        ({"left_behind": ["sem.x"]}, False),
-        ({"traceback": True}, False),
-    ],
-)
-def test_a_fault_is_survived_only_in_every_respect(changes, survived):
-    assert trial(**changes).is_survived is survived
-
-
-def test_trials_are_kept_and_counted_by_fault(tmp_path):
-    trials = [trial(strikes=4), trial(number=1, is_equal=False), trial(number=2, victim="launcher", hung=True)]
-    trials.append(trial(number=3, strikes=0, starts=1))  # its victim had ended: no fault
-    for one in trials:
-        add_trial(tmp_path, one)
-    assert read_trials(tmp_path) == trials
-    assert summary(trials) == [
-        ["gloo", "SIGKILL to a rank", 5, 2, 2, 2, 2, 2, 2, 1, 1, 0.5, 0.5],
-        ["gloo", "SIGKILL to the launcher", 1, 1, 1, 0, 1, 1, 1, 1, 0, 0.5, 0.5],
-    ]
-    assert read_trials(tmp_path / "none") == []
+def trial(**changes):
+    values = {
+        "number": 0, "framework": "torch", "way": "gloo", "kind": "SIGKILL", "victim": "1", "after_seconds": 3.5,
+        "epochs_before": 2, "ended_seconds": 0.5, "hung": False, "is_readable": True, "is_kept": True, "starts": 2,
+        "is_equal": True, "left_behind": [], "traceback": False,
+    }  # fmt: skip
+    return Trial(**(values | changes))
 
 
 def change(seconds, *, cause="a rank ended", lost_steps=3, after=1):
@@ -263,35 +205,35 @@ def change(seconds, *, cause="a rank ended", lost_steps=3, after=1):
     )  # fmt: skip
 
 
-def test_changes_of_ranks_are_counted_by_event(tmp_path):
-    changes = [change(seconds) for seconds in (1.0, 2.0, 6.0)]
-    add_trial(tmp_path, trial(way="elastic", changes=changes))
-    hosts = [change(seconds, cause="the hosts changed", lost_steps=0, after=after)
-             for seconds, after in ((15.0, 3), (16.0, 2), (17.0, 1))]  # fmt: skip
-    add_trial(tmp_path, trial(way="elastic", changes=hosts))
-    add_trial(tmp_path, trial(way="elastic", framework="keras", changes=[change(3.0, lost_steps=9)]))
-    assert summary_of_changes(read_trials(tmp_path)) == [
-        ["keras", "a rank ended", 1, 0.1, 0.1, 3.0, 3.0, 3.0, 9, 9],
-        ["torch", "a host was removed", 1, 0.1, 0.1, 17.0, 17.0, 17.0, 0, 0],
-        ["torch", "a rank ended", 3, 0.1, 0.1, 2.0, 6.0, 6.0, 3, 3],
-        ["torch", "a rank joined", 1, 0.1, 0.1, 15.0, 15.0, 15.0, 0, 0],
-        ["torch", "a rank that joined ended", 1, 0.1, 0.1, 16.0, 16.0, 16.0, 0, 0],
+def test_trials_are_kept_and_counted_by_fault_and_survived_only_in_every_respect(tmp_path, capsys):
+    wrong = [
+        {"is_equal": False}, {"is_readable": False}, {"is_kept": False}, {"traceback": True}, {"left_behind": ["sem.x"]}
+    ]  # fmt: skip
+    trials = [trial(strikes=4), *(trial(number=number, **changes) for number, changes in enumerate(wrong, start=1))]
+    trials.append(trial(number=6, victim="launcher", hung=True, starts=0, is_equal=False))
+    trials.append(trial(number=7, strikes=0, starts=1))  # its victim had ended: no fault
+    trials.append(trial(number=8, way="elastic", changes=[change(seconds) for seconds in (1.0, 2.0, 6.0)]))
+    hosts = [
+        change(seconds, cause="the hosts changed", lost_steps=0, after=after)
+        for seconds, after in ((15.0, 3), (16.0, 2), (17.0, 1))
     ]
-    assert summary(read_trials(tmp_path))[0][11:] == ["", ""]  # elastic runs do not end
-
-
-@pytest.mark.parametrize("line", ["{", "[]", '{"number": 1}', "null"])
-def test_a_damaged_record_is_one_line(tmp_path, line):
-    (tmp_path / TRIALS_FILE).write_text(line + "\n")
-    with pytest.raises(UserError, match="is not a record of `launch chaos`"):
-        read_trials(tmp_path)
-
-
-def run_main(arguments):
-    try:
-        return main(arguments)
-    except SystemExit as stop:
-        return int(stop.code or 0)
+    trials.append(trial(number=9, way="elastic", changes=hosts))
+    trials.append(trial(number=10, way="elastic", framework="keras", changes=[change(3.0, lost_steps=9)]))
+    for one in trials:
+        add_trial(tmp_path, one)
+    assert main(["chaos", "--frameworks", "torch", "--faults", "0", "--file-faults", "0", "--folder", str(tmp_path)])
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert [line for line in lines if line.startswith(("elastic ", "gloo ", "keras ", "torch "))] == [
+        "elastic SIGKILL to a rank 3 3 3 3 3 3 3 3 3",  # and do not end
+        "gloo SIGKILL to a rank 9 6 6 6 5 5 6 5 1 0.5 0.5",
+        "gloo SIGKILL to the launcher 1 1 0 0 1 1 0 0 0 0.5 0.5",
+        "keras a rank ended 1 0.1 0.1 3 3 3 9 9",
+        "torch a host was removed 1 0.1 0.1 17 17 17 0 0",
+        "torch a rank ended 3 0.1 0.1 2 6 6 3 3",
+        "torch a rank joined 1 0.1 0.1 15 15 15 0 0",
+        "torch a rank that joined ended 1 0.1 0.1 16 16 16 0 0",
+    ]
+    assert f"13 faults, 6 not survived: see {tmp_path}; 1 more came before or after their victim" in lines
 
 
 def left_of(folder):
@@ -368,9 +310,9 @@ def test_a_short_campaign_loses_nothing_and_goes_on(tmp_path, short_runs, monkey
         return [network, full_disk][number]
 
     monkeypatch.setattr("launch.checks.chaos.draw_fault", as_listed)
-    assert run_main([*command, "--faults", "1"]) == 0, (capfd.readouterr(), printed(folder))
+    assert main([*command, "--faults", "1"]) == 0, (capfd.readouterr(), printed(folder))
     first = read_trials(folder)
-    assert run_main([*command, "--faults", "2"]) == 0, (capfd.readouterr(), printed(folder))
+    assert main([*command, "--faults", "2"]) == 0, (capfd.readouterr(), printed(folder))
     assert drawn == [0, 1]
     trials = read_trials(folder)
     assert trials[:1] == first
@@ -392,7 +334,7 @@ def test_file_faults_lose_nothing(tmp_path, capfd):
     folder = tmp_path / "chaos"
     command = ["chaos", "--frameworks", "torch", "--folder", str(folder), "--faults", "0"]
     command += ["--file-faults", "10", "--seed", "1705"]
-    assert run_main(command) == 0, (capfd.readouterr(), printed(folder))
+    assert main(command) == 0, (capfd.readouterr(), printed(folder))
     trials = read_trials(folder)
     assert len(trials) == 10
     assert {one.kind for one in trials} == {*ACTIONS, *DAMAGES}
