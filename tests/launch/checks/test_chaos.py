@@ -41,26 +41,28 @@ def test_seed_and_number_decide_on_a_fault(monkeypatch):
     monkeypatch.setattr(chaos_trial, "can_have_hosts", lambda: True)
     faults = drawn(frameworks=("keras", "torch"))
     assert faults == drawn(frameworks=("keras", "torch")) != drawn(2, frameworks=("keras", "torch"))
-    signals = [one for one in faults if one.kind.startswith("SIG")]
-    assert len({(one.framework, one.way, one.kind, one.victim) for one in signals}) > 55  # of 72
-    assert {one.epochs for one in signals} == {None, *range(1, chaos_trial.EPOCHS)}
-    shares = [one.share for one in signals]
+    signals = [fault for fault in faults if fault.kind.startswith("SIG")]
+    assert len({(fault.framework, fault.way, fault.kind, fault.victim) for fault in signals}) > 55  # of 72
+    assert {fault.epochs for fault in signals} == {None, *range(1, chaos_trial.EPOCHS)}
+    shares = [fault.share for fault in signals]
     assert 0 < min(shares) < 0.1 and 0.95 < max(shares) <= 1.05
-    again = [one for one in faults if one.again]
-    assert {(one.way, one.kind) for one in again} == {("elastic", f"SIG{name}") for name in ("KILL", "TERM", "INT")}
-    of_files = [one for one in faults if one.kind in ACTIONS]
-    assert {one.kind for one in of_files} == set(ACTIONS)
-    assert {(one.victim, one.way) for one in of_files} == {("0", "mpi"), ("0", "gloo")}
-    of_hosts = [one for one in faults if one.victim == "host"]
-    assert {(one.kind, one.way) for one in of_hosts} == {  # what the ranks of one host use
+    again = [fault for fault in faults if fault.again]
+    assert {(fault.way, fault.kind) for fault in again} == {
+        ("elastic", f"SIG{name}") for name in ("KILL", "TERM", "INT")
+    }
+    of_files = [fault for fault in faults if fault.kind in ACTIONS]
+    assert {fault.kind for fault in of_files} == set(ACTIONS)
+    assert {(fault.victim, fault.way) for fault in of_files} == {("0", "mpi"), ("0", "gloo")}
+    of_hosts = [fault for fault in faults if fault.victim == "host"]
+    assert {(fault.kind, fault.way) for fault in of_hosts} == {  # what the ranks of one host use
         (kind, "mpi" if kind == "full shared memory" else "gloo") for kind in HOST_KINDS
     }
-    assert {one.kind for one in of_hosts if one.epochs is None} == {"full shared memory"}
-    pauses = {(one.way, one.victim) for one in faults if one.kind == chaos_trial.PAUSE}
+    assert {fault.kind for fault in of_hosts if fault.epochs is None} == {"full shared memory"}
+    pauses = {(fault.way, fault.victim) for fault in faults if fault.kind == chaos_trial.PAUSE}
     assert pauses == set(itertools.product(["mpi", "gloo", "elastic"], ["0", "1", "launcher"]))
     monkeypatch.setattr(chaos_trial, "can_have_hosts", lambda: False)
-    assert {one.kind for one in drawn()} == {*get_args(SignalKind), chaos_trial.PAUSE, *ACTIONS}
-    assert {one.way for one in drawn(ways=["elastic"])} == {"elastic"}
+    assert {fault.kind for fault in drawn()} == {*get_args(SignalKind), chaos_trial.PAUSE, *ACTIONS}
+    assert {fault.way for fault in drawn(ways=["elastic"])} == {"elastic"}
 
 
 def test_seed_and_number_decide_on_a_file_fault():
@@ -69,8 +71,8 @@ def test_seed_and_number_decide_on_a_file_fault():
     )
     assert faults == again != others
     damages = itertools.product(["run of PyTorch", "run of Keras"], DAMAGES)
-    assert {(one.writer, one.kind) for one in faults} == {*itertools.product(WRITERS, ACTIONS), *damages}
-    drawn = collections.Counter(one.writer for one in faults)
+    assert {(fault.writer, fault.kind) for fault in faults} == {*itertools.product(WRITERS, ACTIONS), *damages}
+    drawn = collections.Counter(fault.writer for fault in faults)
     assert 0 < drawn["experiment"] < 0.4 * drawn["run of Keras"]
 
 
@@ -189,7 +191,7 @@ def test_without_a_compiler_it_is_one_line(tmp_path, monkeypatch):
         build_library(tmp_path / "library.so")
 
 
-def trial(**changes):
+def make_trial(**changes):
     values = {
         "number": 0, "framework": "torch", "way": "gloo", "kind": "SIGKILL", "victim": "1", "after_seconds": 3.5,
         "epochs_before": 2, "ended_seconds": 0.5, "hung": False, "is_readable": True, "is_kept": True, "starts": 2,
@@ -198,7 +200,7 @@ def trial(**changes):
     return Trial(**(values | changes))
 
 
-def change(seconds, *, cause="a rank ended", lost_steps=3, after=1):
+def make_change(seconds, *, cause="a rank ended", lost_steps=3, after=1):
     return WorldChange(
         at="2026-11-24T10:00:00+00:00", cause=cause, step=10, ranks_before=2, ranks_after=after, ended=[], joined=[],
         lost_steps=lost_steps, detect_seconds=0.1, agree_seconds=0.2, resume_seconds=seconds - 0.3,
@@ -209,19 +211,23 @@ def test_trials_are_kept_and_counted_by_fault_and_survived_only_in_every_respect
     wrong = [
         {"is_equal": False}, {"is_readable": False}, {"is_kept": False}, {"traceback": True}, {"left_behind": ["sem.x"]}
     ]  # fmt: skip
-    trials = [trial(strikes=4), *(trial(number=number, **changes) for number, changes in enumerate(wrong, start=1))]
-    trials.append(trial(number=6, victim="launcher", hung=True, starts=0, is_equal=False))
-    trials.append(trial(number=7, strikes=0, starts=1))  # its victim had ended: no fault
-    trials.append(trial(number=8, way="elastic", changes=[change(seconds) for seconds in (1.0, 2.0, 6.0)]))
+    trials = [
+        make_trial(strikes=4),
+        *(make_trial(number=number, **changes) for number, changes in enumerate(wrong, start=1)),
+    ]
+    trials.append(make_trial(number=6, victim="launcher", hung=True, starts=0, is_equal=False))
+    trials.append(make_trial(number=7, strikes=0, starts=1))  # its victim had ended: no fault
+    trials.append(make_trial(number=8, way="elastic", changes=[make_change(seconds) for seconds in (1.0, 2.0, 6.0)]))
     hosts = [
-        change(seconds, cause="the hosts changed", lost_steps=0, after=after)
+        make_change(seconds, cause="the hosts changed", lost_steps=0, after=after)
         for seconds, after in ((15.0, 3), (16.0, 2), (17.0, 1))
     ]
-    trials.append(trial(number=9, way="elastic", changes=hosts))
-    trials.append(trial(number=10, way="elastic", framework="keras", changes=[change(3.0, lost_steps=9)]))
-    for one in trials:
-        add_trial(tmp_path, one)
-    assert main(["chaos", "--frameworks", "torch", "--faults", "0", "--file-faults", "0", "--folder", str(tmp_path)])
+    trials.append(make_trial(number=9, way="elastic", changes=hosts))
+    trials.append(make_trial(number=10, way="elastic", framework="keras", changes=[make_change(3.0, lost_steps=9)]))
+    for trial in trials:
+        add_trial(tmp_path, trial)
+    words = ["--frameworks", "torch", "--faults", "0", "--file-faults", "0", "--folder", str(tmp_path)]
+    assert main(["chaos", *words]) == 1
     lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
     assert [line for line in lines if line.startswith(("elastic ", "gloo ", "keras ", "torch "))] == [
         "elastic SIGKILL to a rank 3 3 3 3 3 3 3 3 3",  # and do not end
@@ -237,9 +243,9 @@ def test_trials_are_kept_and_counted_by_fault_and_survived_only_in_every_respect
 
 
 def left_of(folder):
-    found = psutil.process_iter(["environ", "status"])
-    living = [one for one in found if one.info["status"] != psutil.STATUS_ZOMBIE]
-    return [one for one in living if (one.info["environ"] or {}).get(MARK, "").startswith(str(folder))]
+    processes = psutil.process_iter(["environ", "status"])
+    living = [process.info["environ"] for process in processes if process.info["status"] != psutil.STATUS_ZOMBIE]
+    return [environ for environ in living if (environ or {}).get(MARK, "").startswith(str(folder))]
 
 
 @pytest.mark.parametrize("moment", ["_wait_for_moment", "_epochs", "_ended"])
@@ -316,9 +322,9 @@ def test_a_short_campaign_loses_nothing_and_goes_on(tmp_path, short_runs, monkey
     assert drawn == [0, 1]
     trials = read_trials(folder)
     assert trials[:1] == first
-    assert [one.starts for one in trials] == [2, 2]
-    assert all(one.is_survived for one in trials)
-    assert [one.operation is None for one in trials] == [True, False]
+    assert [trial.starts for trial in trials] == [2, 2]
+    assert all(trial.is_survived for trial in trials)
+    assert [trial.operation is None for trial in trials] == [True, False]
     assert "2 faults, 0 not survived" in capfd.readouterr().out
     assert not left_of(tmp_path)
 
@@ -337,9 +343,9 @@ def test_file_faults_lose_nothing(tmp_path, capfd):
     assert main(command) == 0, (capfd.readouterr(), printed(folder))
     trials = read_trials(folder)
     assert len(trials) == 10
-    assert {one.kind for one in trials} == {*ACTIONS, *DAMAGES}
-    assert {one.victim for one in trials} == WRITERS.keys() - {"run of Keras"}
+    assert {trial.kind for trial in trials} == {*ACTIONS, *DAMAGES}
+    assert {trial.victim for trial in trials} == WRITERS.keys() - {"run of Keras"}
     # Other programs may end after the file that counts has its name.
-    killed = [one for one in trials if (one.kind, one.victim) == ("end", "run of PyTorch")]
-    assert {one.starts for one in killed} == {2}
+    killed = [trial for trial in trials if (trial.kind, trial.victim) == ("end", "run of PyTorch")]
+    assert {trial.starts for trial in killed} == {2}
     assert not list(folder.glob("files-*"))  # of faults that were survived nothing stays

@@ -6,42 +6,38 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from processes import environment
 
 from launch.installation.build_features import LIBRARIES, MARKS, build_features
 from launch.installation.horovod_wheel import relocate
-
-
-def printed(code):
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
-
 
 # A library built with Gloo and NCCL.
 GLOO_AND_NCCL = b"\0N7horovod6common14GlooControllerE\0N7horovod6common13NCCLAllreduceE\0"
 
 
-def test_a_build_without_mpi_or_with_nccl_and_none(tmp_path):
-    (tmp_path / "torch").mkdir()
-    (tmp_path / "torch" / "mpi_lib_v2.cpython-311.so").write_bytes(GLOO_AND_NCCL)
-    assert build_features(tmp_path, "torch") == ["gloo", "nccl"]
-    assert build_features(tmp_path, "tensorflow") is None
-    assert build_features(tmp_path, "mxnet") is None
+def printed(code):
+    command = [sys.executable, "-c", code]
+    return subprocess.run(command, env=environment(), capture_output=True, text=True, check=True).stdout.strip()
 
 
-def test_the_relocated_wheel_contains_the_answers_and_they_are_read(tmp_path):
+def test_the_libraries_are_searched_and_the_relocated_wheel_contains_the_answers(tmp_path):
     with zipfile.ZipFile(tmp_path / "horovod.whl", "w") as wheel:
-        wheel.writestr("horovod/torch/mpi_lib_v2.so", GLOO_AND_NCCL)
+        wheel.writestr("horovod/torch/mpi_lib_v2.cpython-311.so", GLOO_AND_NCCL)
+    package = tmp_path / "unpacked" / "horovod-0.28.1" / "horovod"
 
     def run(command):
         if command[:2] == ["wheel", "unpack"]:
             zipfile.ZipFile(command[-1]).extractall(Path(command[-2]) / "horovod-0.28.1")
+            check()
         return ""
 
+    def check():
+        features = {framework: build_features(package, framework) for framework in ("torch", "tensorflow", "mxnet")}
+        assert features == {"torch": ["gloo", "nccl"], "tensorflow": None, "mxnet": None}
+
     relocate(tmp_path / "horovod.whl", venv=tmp_path, folder=tmp_path, run=run)
-    package = tmp_path / "unpacked" / "horovod-0.28.1" / "horovod"
-    (package / "torch" / "mpi_lib_v2.so").unlink()  # it is not searched again
-    assert build_features(package, "torch") == ["gloo", "nccl"]
-    assert build_features(package, "tensorflow") is None
-    assert build_features(package, "mxnet") is None
+    (package / "torch" / "mpi_lib_v2.cpython-311.so").unlink()  # it is not searched again
+    check()
 
 
 def test_horovodrun_asks_the_files_and_starts_no_process():
@@ -53,13 +49,10 @@ multiprocessing.get_context = None
 from horovod.common import util
 from horovod.runner import launch, mpi_run
 print(util.mpi_built(), util.gloo_built(), mpi_run.is_open_mpi(), "distutils" in sys.modules, util.nccl_built())
+print(mpi_run.mpi_available({'PATH': '/nowhere'}))
 """
-    assert printed(code).split()[:4] == ["True", "True", "True", "False"]
-
-
-def test_a_missing_mpirun_is_reported():
-    code = "from horovod.runner import mpi_run; print(mpi_run.mpi_available({'PATH': '/nowhere'}))"
-    assert printed(code) == "False"
+    *there, _, without_mpirun = printed(code).split()
+    assert (there, without_mpirun) == (["True", "True", "True", "False"], "False")
 
 
 @pytest.mark.ci

@@ -81,7 +81,7 @@ class Host:
     compiler: str = "sh"
     files: dict[str, str] = field(default_factory=dict)  # of data sets, in the cache
 
-    def found_gpus(self):
+    def listed_gpus(self):
         if isinstance(self.gpus, str):
             raise UserError(self.gpus)
         return self.gpus
@@ -124,7 +124,7 @@ class Hosts:
         addresses = {name: [SimpleNamespace(family=socket.AF_INET)] for name in host.interfaces}
         patch.setattr(host_checks, "versions", lambda framework: versions)
         patch.setattr(host_checks, "horovod_build", host.builds.get)
-        patch.setattr(host_checks, "gpus", host.found_gpus)
+        patch.setattr(host_checks, "gpus", host.listed_gpus)
         patch.setattr(host_checks, "usable_cores", lambda: host.cores)
         patch.setattr(host_checks, "gpu_bytes", lambda: [host.memory] * len(host.gpus))
         patch.setattr(host_checks.psutil, "virtual_memory", lambda: SimpleNamespace(available=host.memory))
@@ -320,7 +320,7 @@ def test_a_framework_with_an_environment_of_its_own_is_checked_there(tmp_path, m
 HOST = 'for word; do host=$last; last=$word; done\ncase $host in\n{cases}\nesac\nexec sh -c "$last"'  # in place of ssh
 
 
-def asked(cases, *, folder, monkeypatch, capsys, **site):
+def preflight_by_ssh(cases, *, folder, monkeypatch, capsys, **site):
     """Make a preflight of hosts that run the last word of ssh here, after a line of shell."""
     file = own_site(folder, "hosts", hosts={"names": [*cases]}, **site)
     script = HOST.format(cases="\n".join(f"{host}) {line} ;;" for host, line in cases.items()))
@@ -343,7 +343,9 @@ def test_hosts_that_refuse_or_give_no_answer_are_named(tmp_path, monkeypatch, ca
         "g": "exit 127",
         "h": f"""echo '{{"answers": 1, "project": "{host_checks.source_hash()}"}}'; exit""",
     }
-    code, rows, _, progress = asked(cases, folder=tmp_path, monkeypatch=monkeypatch, capsys=capsys, python=str(python))
+    code, rows, _, progress = preflight_by_ssh(
+        cases, folder=tmp_path, monkeypatch=monkeypatch, capsys=capsys, python=str(python)
+    )
     assert (code, named(rows, "failed")) == (2, {"hosts"})
     expected = {
         "b": "cannot check itself (exit code 1): ModuleNotFoundError: No module named ",
@@ -387,7 +389,7 @@ def test_a_host_that_hangs_is_given_up_and_what_ran_is_ended(tmp_path, monkeypat
     monkeypatch.setattr(survey, "LIMIT_SECONDS", 1)
     number = tmp_path / "number"
     cases = {"a": f"sleep 1000 & echo $! > {number}; wait"}
-    code, rows, _, _ = asked(cases, folder=tmp_path, monkeypatch=monkeypatch, capsys=capsys)
+    code, rows, _, _ = preflight_by_ssh(cases, folder=tmp_path, monkeypatch=monkeypatch, capsys=capsys)
     assert code == 2
     assert rows["hosts"]["lines"][0].startswith("a: no answer within 1 s. Check whether the host is overloaded")
     assert named(rows, "not checked") == set(rows) - {"hosts", "scheduler"}
