@@ -396,24 +396,6 @@ def test_a_host_that_hangs_is_given_up_and_what_ran_is_ended(tmp_path, monkeypat
     wait_until(lambda: not is_running(int(number.read_text())))
 
 
-def interrupt():
-    signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
-
-
-def test_an_interruption_ends_the_commands_on_all_hosts(tmp_path):
-    number = tmp_path / "number"
-
-    def interrupt_later():
-        wait_until(lambda: number.exists() and number.read_text())
-        interrupt()
-
-    threading.Thread(target=interrupt_later).start()
-    with pytest.raises(KeyboardInterrupt):
-        script = f"sleep 1000 & echo $! > {number}; wait"
-        run_for_hosts({"a": ["sh", "-c", script], "b": ["true"]}, limit_seconds=1000)
-    wait_until(lambda: not is_running(int(number.read_text())))
-
-
 def test_an_interruption_ends_a_command_that_is_being_started(monkeypatch):
     """The interruption arrives after the process has begun and before the call knows of it."""
     killed = threading.Event()
@@ -423,7 +405,7 @@ def test_an_interruption_ends_a_command_that_is_being_started(monkeypatch):
         def __init__(self, words, **named):
             super().__init__(words, **named)
             if "60" in words:
-                interrupt()
+                signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
                 killed.wait(30)
 
     def noted(process):

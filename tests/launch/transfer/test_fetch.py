@@ -6,7 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
-from dataclasses import replace
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -16,13 +16,14 @@ from processes import HANG_SECONDS
 from sites_and_jobs import job_record, own_site
 from waiting import wait_until
 
-from common.run_folder.records import RunWriter, read_run, write_record
+from common.run_folder.records import RunWriter, read_run
 from launch.__main__ import main
 from launch.jobs.job import write_record as write_job
 
 # Names that shells, tar and checksum programs trip over.
 STRANGE = ["a b", "-rf", "$(touch owned)", "it's", 'quo"te', "back\\slash", "line\nend", "car\rriage", "ä😀", "*", "~",
            "\\n", os.fsdecode(b"not-utf8-\xff"), "x" * 200]  # fmt: skip
+KEPT = tomllib.loads(Path(__file__).with_name("kept.toml").read_text())["kept"]
 RUNNING = {"state": "running", "heartbeat_at": "2099-01-01T00:00:00.000+00:00"}
 SSH = """
 echo "$*" >> {calls}
@@ -290,51 +291,22 @@ def test_an_earlier_state_stays_where_its_place_cannot_be_taken(transfer, monkey
     assert transfer.is_whole("a")
 
 
-def add(folder, name="notes.txt", text="mine"):
-    (folder / name).write_text(text)
-
-
-def other_weights(folder):
-    write_record(folder, replace(read_run(folder).record, hashes=replace(HASHES, initial_weights="other")))
-
-
-def file_in_its_place(folder):
-    shutil.rmtree(folder)
-    folder.write_text("mine")
-
-
-@pytest.mark.parametrize(
-    ("first", "second", "change", "reason"),
-    [
-        ({"epochs": 3}, {"epochs": 2}, None, "its 3 epochs are not the first of the 2 there"),
-        ({"epochs": 1, "state": "running"}, {"epochs": 2}, add, "notes.txt is here only"),
-        (
-            {"epochs": 2}, {"epochs": 2}, lambda here: add(here, "checkpoints/epoch-0002/weights.safetensors"),
-            "it has ended, and files of it differ",
-        ),
-        ({"epochs": 1, "started_at": "2026-01-01T10:00:00.000+00:00"}, {"epochs": 2}, None, "it is of another start"),
-        ({"epochs": 2, "state": "running", "heartbeat_at": "2026-02-01T00:00:00.000+00:00"},
-         {"epochs": 3}, None, "it is later"),
-        ({"epochs": 1, "state": "running"}, {"epochs": 2}, lambda here: add(here, "run.json", "{"),
-         "a record cannot be read"),
-        (
-            {"epochs": 1, "state": "interrupted"},
-            {"epochs": 2, "started_at": "2026-01-01T13:00:00.000+00:00", "resumed_after_epochs": [1]},
-            other_weights, "first weights or order of the samples differ",
-        ),
-        ({"epochs": 1, "state": "running"}, {"epochs": 2}, lambda here: (here / "link").symlink_to("/etc/passwd"),
-         "it is not a folder of plain files"),
-        ({"epochs": 1, "state": "running"}, {"epochs": 2}, file_in_its_place, "it is not a folder of plain files"),
-    ],
-)  # fmt: skip
-def test_nothing_else_is_overwritten(first, second, change, reason, transfer):
-    there, here = grown(transfer, first=first, second=second)
+@pytest.mark.parametrize("row", KEPT, ids=lambda row: row["reason"])
+def test_nothing_else_is_overwritten(row, transfer):
+    there, here = grown(transfer, first=row["here"], second=row["there"])
     make_run(transfer.there / "b")
-    if change:
-        change(here)
+    for name, text in row.get("files", {}).items():
+        (here / name).write_text(text)
+    if "edit" in row:
+        (here / "run.json").write_text((here / "run.json").read_text().replace(*row["edit"]))
+    if "link" in row:
+        (here / "link").symlink_to(row["link"])
+    if "instead" in row:
+        shutil.rmtree(here)
+        here.write_text(row["instead"])
     before = content(here)
     error = transfer.fetch(code=2).splitlines()[-1]
-    assert f"not an earlier state of the one there: {reason}" in error and f"{here} and {there}" in error
+    assert f"not an earlier state of the one there: {row['reason']}" in error and f"{here} and {there}" in error
     assert content(here) == before
     assert transfer.is_whole("a", "b")
 
