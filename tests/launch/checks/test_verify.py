@@ -10,13 +10,13 @@ import pytest
 from builders import make_config, make_finished_run, make_record, make_setup, make_status
 from processes import launcher_command, run_command, train_command
 
-from common.config import Config, config_from_dict, parse_command_line
+from common.config import parse_command_line
 from common.model.weights import weights_hash
 from common.run_folder.records import Hashes, NotRecorded, RunWriter, now, read_run
 from common.run_folder.sharing import MeasuredGroups
 from launch.__main__ import main
 from launch.checks import verify
-from launch.checks.verify import changed_flags, plan_rerun
+from launch.checks.verify import plan_rerun
 from launch.experiments.survey import HostResources
 
 
@@ -52,16 +52,8 @@ def test_the_command_gives_the_recorded_settings(tmp_path, monkeypatch):
 
 
 def test_a_rerun_has_the_groups_that_were_measured():
-    rerun = plan_rerun(
-        make_finished_run(config={"device": {"gradient_groups": "auto"}}, groups=MeasuredGroups(chosen="4"))
-    )
-    assert rerun.command[rerun.command.index("--gradient-groups") + 1] == "4"
-
-
-def test_flags_are_those_that_are_not_defaults():
-    assert changed_flags(Config()) == []
-    changed = config_from_dict({"training": {"epochs": 3}, "model": {"dropout": False}, "data": {"image_size": [4, 5]}})
-    assert changed_flags(changed) == ["--image-size", "4", "5", "--no-dropout", "--epochs", "3"]
+    run = make_finished_run(config={"device": {"gradient_groups": "auto"}}, groups=MeasuredGroups(chosen="4"))
+    assert " --gradient-groups 4 " in " ".join(plan_rerun(run).command)
 
 
 @pytest.mark.parametrize(
@@ -124,25 +116,17 @@ def started(monkeypatch):
     return commands
 
 
-@pytest.mark.ci
-def test_exit_codes(tmp_path, started, capfd):
-    """Those of `python -m analysis verify`, whose table is shown."""
-    assert main(["verify", str(written(tmp_path / "good"))]) == 0
-    shown = capfd.readouterr().out
-    assert "horovodrun -np 2 --mpi python " in shown and shown.endswith("Reproduces bit for bit.\n")
-    assert main(["verify", str(written(tmp_path / "slow", seconds=(9.0, 9.0)))]) == 1
+def test_another_experiment_is_not_even_run_and_times_are_compared(tmp_path, started, capfd):
+    """The verdict and its table are those of `python -m analysis verify`; real runs are below."""
+    folder = written(tmp_path / "run", seconds=(9.0, 9.0))
+    assert main(["verify", str(folder)]) == 1
     assert "\nDoes not reproduce: time.\n" in capfd.readouterr().out
-    assert main(["verify", str(tmp_path / "slow"), "--time-ratio", "5"]) == 0
-    assert len(started) == 3
-
-
-def test_another_experiment_is_not_even_run(tmp_path, started, capsys):
-    folder = written(tmp_path / "run")
+    assert main(["verify", str(folder), "--time-ratio", "5"]) == 0
     change(folder, "hashes", sample_order="0" * 32)
     assert main(["verify", str(folder)]) == 1
-    shown = capsys.readouterr().out
+    shown = capfd.readouterr().out
     assert f"sample order: {'0' * 32} in the record, " in shown and "was not run" in shown
-    assert started == [] and not (tmp_path / "run-verify").exists()
+    assert len(started) == 2 and not (tmp_path / "run-verify-3").exists()
 
 
 def change(folder, part, **values):
@@ -156,7 +140,6 @@ def change(folder, part, **values):
     ("changes", "part"),
     [
         ({"origin": "imported", "config": "none"}, "only a measured run can be run again"),
-        ({"origin": "published", "config": "none"}, "published. Give a measured run"),
         (
             {"status": make_status(host="elsewhere", heartbeat_at="2100-01-01T00:00:00.000+00:00")},
             "the run is not finished. Received: FOLDER, running",
