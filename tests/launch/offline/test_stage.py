@@ -107,7 +107,7 @@ def bundle(checkout, weights, tmp_path_factory):
     out = tmp_path_factory.mktemp("bundle") / "bundle"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(stage, "ROOT", checkout)
-        run_launch("stage", "-o", out, "--no-wheels", "--weights", weights)
+        staged(out, "--weights", weights)
     return out
 
 
@@ -120,6 +120,18 @@ def own(bundle, tmp_path):
 def run_launch(*arguments, code=0):
     """Run a command of `python -m launch` in this process; assert its exit code."""
     assert launch_program.main([str(argument) for argument in arguments]) == code
+
+
+def staged(out, *words):
+    """Pack a bundle without wheels; return its manifest."""
+    run_launch("stage", "-o", out, "--no-wheels", *words)
+    return None if out.suffix == ".tar" else bundle_format.read_manifest(out)
+
+
+def unstaged(bundle, folder):
+    """Set up from a bundle in a new folder, with a cache of its own beside it; return the folder."""
+    run_launch("unstage", bundle, "--folder", folder, "--cache-folder", folder.parent / "cache")
+    return folder
 
 
 def refused(capsys, *arguments):
@@ -180,7 +192,7 @@ def without_network(command, *, folder, home, **variables):
 @pytest.mark.parametrize("kind", ["folder", pytest.param("tar", marks=[pytest.mark.ranks, pytest.mark.ci])])
 def test_a_bundle_sets_up_where_nothing_is_and_ranks_train_there(whole_project, weights, tmp_path, kind):
     out = tmp_path / ("bundle.tar" if kind == "tar" else "bundle")
-    run_launch("stage", "-o", out, "--no-wheels", "--dataset", "mnist", "--weights", weights)
+    staged(out, "--dataset", "mnist", "--weights", weights)
     assert [path.name for path in tmp_path.iterdir()] == [out.name]
     if kind == "tar":
         subprocess.run(["tar", "xf", str(out)], cwd=tmp_path, check=True, timeout=HANG_SECONDS)
@@ -232,11 +244,10 @@ def test_prepared_images_come_along(project, tmp_path, capsys):
     assert common_main(["images", "draw", drawn, "--images", "30", "--size", "32x32"]) == 0
     prepare = ["images", "prepare", drawn, "--size", "20x20", "--gray", "--split", "60/20/20", "--output", prepared]
     assert common_main(prepare) == 0
-    run_launch("stage", "-o", tmp_path / "bundle", "--no-wheels", "--dataset", f"prepared:{prepared}")
-    run_launch("unstage", tmp_path / "bundle", "--folder", tmp_path / "there", "--cache-folder", tmp_path / "cache")
+    staged(tmp_path / "bundle", "--dataset", f"prepared:{prepared}")
+    there = unstaged(tmp_path / "bundle", tmp_path / "there")
     assert "--dataset prepared:inputs/fish.safetensors" in capsys.readouterr().out
-    dataset = load_dataset(f"prepared:{tmp_path / 'there' / 'inputs' / 'fish.safetensors'}")
-    assert dataset.image_shape == (20, 20, 1)
+    assert load_dataset(f"prepared:{there / 'inputs' / 'fish.safetensors'}").image_shape == (20, 20, 1)
 
 
 # What is packed
@@ -250,8 +261,7 @@ def test_the_manifest_names_machine_versions_and_every_file(project, bundle, tmp
     assert {file["path"] for file in manifest["files"]} == {*bundle_format.files_of(bundle)} - {bundle_format.MANIFEST}
     script = next(file for file in manifest["files"] if file["path"] == "unstage.py")
     assert script["sha256"] == bundle_format.sha256_of_file(ROOT / "launch" / "offline" / "bundle_script.py")
-    run_launch("stage", "-o", tmp_path / "bundle", "--no-wheels", "--site", "cte-power")
-    manifest = bundle_format.read_manifest(tmp_path / "bundle")
+    manifest = staged(tmp_path / "bundle", "--site", "cte-power")
     assert manifest["target"]["architecture"] == "ppc64le"
     assert manifest["setup"]["frameworks"] == ["torch"], "the site refuses Keras"
 
@@ -265,26 +275,22 @@ def test_changes_are_refused_or_packed_when_asked_for(checkout, tmp_path, monkey
     (changed / "README.md").unlink()
     printed = refused(capsys, "stage", "-o", tmp_path / "bundle", "--no-wheels")
     assert "LICENSE" in printed and "new.txt" in printed and "--uncommitted" in printed
-    run_launch("stage", "-o", tmp_path / "bundle", "--no-wheels", "--uncommitted")
-    assert (tmp_path / "bundle" / "code" / "LICENSE").read_text() == "mine\n"
-    assert (tmp_path / "bundle" / "code" / "new.txt").exists()
-    assert not (tmp_path / "bundle" / "code" / "README.md").exists()
-    assert bundle_format.read_manifest(tmp_path / "bundle")["revision"].endswith("+changes")
+    code = tmp_path / "bundle" / "code"
+    assert staged(code.parent, "--uncommitted")["revision"].endswith("+changes")
+    assert (code / "LICENSE").read_text() == "mine\n"
+    assert (code / "new.txt").exists() and not (code / "README.md").exists()
 
 
 def test_an_unstaged_folder_is_staged_again_without_what_tools_and_runs_leave(bundle, tmp_path, checkout, monkeypatch):
-    there = tmp_path / "there"
-    run_launch("unstage", bundle, "--folder", there, "--cache-folder", tmp_path / "cache")
+    there = unstaged(bundle, tmp_path / "there")
     for name in (".venv/bin/python", "runs/one/run.json", "common/__pycache__/x.pyc", "report.html"):
         (there / name).parent.mkdir(parents=True, exist_ok=True)
         (there / name).touch()
     monkeypatch.setattr(stage, "ROOT", there)
-    run_launch("stage", "-o", tmp_path / "again", "--no-wheels")
+    assert staged(tmp_path / "again")["revision"] == git(checkout, "rev-parse", "HEAD")
     assert set(bundle_format.files_of(tmp_path / "again" / "code")) == set(committed(checkout))
-    assert bundle_format.read_manifest(tmp_path / "again")["revision"] == git(checkout, "rev-parse", "HEAD")
     (there / "LICENSE").write_text("mine\n")
-    run_launch("stage", "-o", tmp_path / "changed", "--no-wheels")
-    assert bundle_format.read_manifest(tmp_path / "changed")["revision"].endswith("+changes")
+    assert staged(tmp_path / "changed")["revision"].endswith("+changes")
 
 
 def wheel_names(*locks):
@@ -451,9 +457,9 @@ def test_an_interrupted_set_up_is_resumed_from_the_same_bundle_only(project, bun
         patch.setattr(unstage, "set_up", interrupt)
         run_launch("unstage", bundle, "--folder", there, "--cache-folder", tmp_path / "cache", code=130)
     assert (there / unstage.UNFINISHED).exists()
-    run_launch("stage", "-o", tmp_path / "other", "--no-wheels")
+    staged(tmp_path / "other")
     assert "another bundle" in unstage_refused(capsys, tmp_path / "other", there)
-    run_launch("unstage", bundle, "--folder", there, "--cache-folder", tmp_path / "cache")
+    unstaged(bundle, there)
     assert "resuming" in capsys.readouterr().out
     assert not (there / unstage.UNFINISHED).exists()
 
@@ -462,8 +468,7 @@ def test_an_interrupted_set_up_is_resumed_from_the_same_bundle_only(project, bun
 def test_a_set_up_that_fails_is_one_line_and_can_be_resumed(whole_project, tmp_path, monkeypatch, capfd):
     monkeypatch.setenv("HOROVOD_TWINS_CACHE", str(tmp_path / "cache"))  # no other set-up to wait for
     own, there = tmp_path / "bundle", tmp_path / "there"
-    run_launch("stage", "-o", own, "--no-wheels")
-    manifest = bundle_format.read_manifest(own)
+    manifest = staged(own)
     manifest["setup"]["wheels"] = stage.ALL  # though there are none
     write_manifest(own, manifest)
     (own / "wheels").mkdir()
@@ -476,11 +481,11 @@ def test_a_set_up_that_fails_is_one_line_and_can_be_resumed(whole_project, tmp_p
 
 
 def test_a_data_set_in_the_cache_stays_and_another_of_its_name_is_refused(project, tmp_path, capsys):
-    run_launch("stage", "-o", tmp_path / "bundle", "--no-wheels", "--dataset", "mnist")
+    staged(tmp_path / "bundle", "--dataset", "mnist")
     mnist = tmp_path / "cache" / "datasets" / "mnist"
     shutil.copytree(cache.cache_folder() / "datasets" / "mnist", mnist)
     (mnist / "meta.json").write_text("mine")
-    run_launch("unstage", tmp_path / "bundle", "--folder", tmp_path / "there", "--cache-folder", tmp_path / "cache")
+    unstaged(tmp_path / "bundle", tmp_path / "there")
     assert "in the cache already" in capsys.readouterr().out
     assert (mnist / "meta.json").read_text() == "mine"
     flip(mnist / "test_labels.npy")
@@ -537,17 +542,15 @@ def test_for_ppc64le_pure_wheels_go_on_top_of_modules(tmp_path, monkeypatch, cap
     assert {name.split("-")[0] for name in names} >= {"tyro", "pydantic", "setuptools", "tqdm"}
     monkeypatch.setattr("platform.machine", lambda: "ppc64le")
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
-    run_launch("unstage", tmp_path / "bundle", "--folder", tmp_path / "there", "--cache-folder", tmp_path / "cache")
+    there = unstaged(tmp_path / "bundle", tmp_path / "there")
     printed = capfd.readouterr().out
     assert "torch==" in printed and "numpy==" in printed and "tensorflow" not in printed
-    python = tmp_path / "there" / ".venv" / "bin" / "python"
     program = "import tyro, launch; print(tyro.__file__, launch.__file__)"
-    found = subprocess.run(
-        [python, "-I", "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True, timeout=HANG_SECONDS
-    ).stdout
-    assert found.split()[0].startswith(str(tmp_path / "there" / ".venv"))
-    assert found.split()[1] == str(tmp_path / "there" / "launch" / "__init__.py")
-    settings = (tmp_path / "there" / ".venv" / "pyvenv.cfg").read_text(encoding="utf-8")
+    command = [there / ".venv" / "bin" / "python", "-I", "-c", program]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True, timeout=HANG_SECONDS)
+    tyro, launch = done.stdout.split()
+    assert tyro.startswith(str(there / ".venv")) and launch == str(there / "launch" / "__init__.py")
+    settings = (there / ".venv" / "pyvenv.cfg").read_text(encoding="utf-8")
     assert "include-system-site-packages = true" in settings
 
 
