@@ -5,6 +5,7 @@ import dataclasses
 import itertools
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import get_args
 
@@ -32,6 +33,8 @@ from launch.checks.chaos_files import (
 from launch.checks.chaos_trial import HOST_KINDS, MARK, Trials, draw_fault
 from launch.checks.file_faults import ACTIONS, build_library
 from launch.checks.host_faults import can_have_hosts
+
+TABLES = tomllib.loads(Path(__file__).with_name("chaos.toml").read_text())
 
 
 def test_seed_and_number_decide_on_a_fault(monkeypatch):
@@ -96,25 +99,12 @@ def write_under(library, folder, *, operation, kind):
     return subprocess.run(command, env={"LD_PRELOAD": str(library)}, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.parametrize(
-    ("kind", "operation", "code", "sizes", "printed"),
-    [
-        ("end", 1, -9, [], ""),
-        ("end", 4, -9, [10, 0], ""),
-        ("EIO", 2, 1, [0], "[Errno 5]"),
-        ("ENOSPC", 2, 1, [5], "[Errno 28]"),  # the first half, then nothing anywhere
-        ("ENOSPC", 4, 0, [10, 5], "0.0"),
-        ("EMFILE", 3, 1, [10], "[Errno 24]"),
-        ("EMFILE", 5, 0, [10, 10], "0.0"),
-        ("clock +1 day", 1, 0, [10, 10], "86000.0"),
-        ("clock -1 day", 4, 0, [10, 10], "-86000.0"),
-    ],
-)
-def test_the_chosen_file_operation_fails(kind, operation, code, sizes, printed, library, tmp_path):
-    ended = write_under(library, tmp_path, operation=operation, kind=kind)
-    assert ended.returncode == code, ended.stderr
-    assert [file.stat().st_size for file in sorted(tmp_path.iterdir())] == sizes
-    assert printed in ended.stdout + ended.stderr
+@pytest.mark.parametrize("row", TABLES["operation"], ids=lambda row: f"{row['kind']} {row['number']}")
+def test_the_chosen_file_operation_fails(row, library, tmp_path):
+    ended = write_under(library, tmp_path, operation=row["number"], kind=row["kind"])
+    assert ended.returncode == row["code"], ended.stderr
+    assert [file.stat().st_size for file in sorted(tmp_path.iterdir())] == row["sizes"]
+    assert row.get("printed", "") in ended.stdout + ended.stderr
 
 
 GOOD_WRITER = """
@@ -137,31 +127,21 @@ def main(arguments):
 """
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "kind", "operation", "found"),
-    [
-        ("", "", "end", 3, {}),
-        ("", "", "EIO", 3, {}),
-        ('".made.new"', '"made"', "end", 2, {"is_readable": False}),
-        ("return 2", "return 1", "EIO", 3, {"traceback": True}),
-        ("except OSError", "except ValueError", "ENOSPC", 2, {"traceback": True}),
-        ("new.unlink(missing_ok=True)", "time.sleep(9)", "EMFILE", 1, {"hung": True}),
-        ('write("much")', 'write(content(folder.with_suffix(".mark")))', "end", 3, {"is_equal": False, "starts": 0}),
-    ],
-    ids=["killed", "failed", "in place", "exit code", "traceback", "hung", "other content"],
-)  # fmt: skip
-def test_what_a_writer_does_wrong_is_found(old, new, kind, operation, found, library, tmp_path, monkeypatch):
-    (tmp_path / "writer.py").write_text(GOOD_WRITER.replace(old, new) if old else GOOD_WRITER)
+@pytest.mark.parametrize("row", TABLES["writer"], ids=lambda row: row["id"])
+def test_what_a_writer_does_wrong_is_found(row, library, tmp_path, monkeypatch):
+    (tmp_path / "writer.py").write_text(GOOD_WRITER.replace(*row.get("edit", ["", ""])))
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{ROOT}")
     monkeypatch.setattr(chaos_files, "MOST_SECONDS", 1.0)
     monkeypatch.setitem(WRITERS, "writer", Writer("writer", lambda folder: [str(folder)], "made"))
     folder = tmp_path / "trials"
     folder.mkdir()
     with FileTrials(folder, library, writers=["writer"]) as trials:
-        made = trials.make(FileFault(writer="writer", kind=kind, share=(operation - 0.5) / 3), number=0)
-    assert made.operation == operation
-    assert made.is_survived is not bool(found)
-    assert {name: getattr(made, name) for name in found} == found
+        fault = FileFault(writer="writer", kind=row["kind"], share=(row["operation"] - 0.5) / 3)
+        trial = trials.make(fault, number=0)
+    wrong = row.get("wrong", {})
+    assert trial.operation == row["operation"]
+    assert trial.is_survived is not bool(wrong)
+    assert {name: getattr(trial, name) for name in wrong} == wrong
 
 
 @pytest.mark.parametrize("kind", DAMAGES)

@@ -100,7 +100,8 @@ def test_a_folder_of_runs_arrives_as_it_is(transfer):
     assert (to / "a/twin.json").stat().st_nlink == 1, "a file of two names is two files"
     assert f"fetched: {to / 'a'}, finished, 2 epochs" in shown and "2 runs here" in shown
     assert read_run(to / "a").epochs == read_run(there / "a").epochs
-    # Once more: all is left alone, to the last date.
+    # Once more: all is left alone, to the last date, also beside what a reader here has half written.
+    (to / "a" / ".run.json.abc").write_text("half wri")
     before = {path: path.stat().st_mtime_ns for path in to.rglob("*")}
     shown = transfer.fetch("--from", str(there))
     assert shown.count("is here already") == 2 and "to copy" not in shown
