@@ -12,6 +12,7 @@ from typing import get_args
 import psutil
 import pytest
 from builders import make_config, make_epoch, make_setup, random_weights, write_trained_run
+from processes import environment
 
 from common.checks.chaos_record import SignalKind, Trial, add_trial, read_trials
 from common.errors import UserError
@@ -264,10 +265,8 @@ def test_damage_that_nobody_finds_is_not_survived(library, tmp_path, monkeypatch
 
 @pytest.fixture
 def short_runs(monkeypatch):
-    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{Path('/usr/bin')}:{Path('/bin')}")
-    monkeypatch.setenv("OMPI_ALLOW_RUN_AS_ROOT", "1")
-    monkeypatch.setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
-    monkeypatch.setenv("OMPI_MCA_rmaps_base_oversubscribe", "1")
+    for name, value in environment().items():
+        monkeypatch.setenv(name, value)
     monkeypatch.setattr(chaos_trial, "EPOCHS", 5)
 
 

@@ -39,13 +39,13 @@ NOT_ON_A_LOGIN_NODE = {"network", "gpus", "threads", "memory", "shared runs", "c
 
 
 def run_preflight(*words, capsys):
-    """Return exit code, check -> row, and what was printed: the result and the lines of progress."""
+    """Return check -> row, and what was printed: the whole result and the lines of progress."""
     code = main(["preflight", "--format", "json", "--framework", "torch", "--dataset", "none", *words])
     captured = capsys.readouterr()
     result = json.loads(captured.out)
     assert (result["result"] == "failed") == (code == 2)
     assert all(line and "\n" not in line for row in result["checks"] for line in row["lines"])
-    return code, {row["check"]: row for row in result["checks"]}, result, captured.err
+    return {row["check"]: row for row in result["checks"]}, result, captured.err
 
 
 def named(rows, result):
@@ -144,7 +144,7 @@ def test_a_failure_is_one_line_that_names_host_and_remedy(finding, hosts, tmp_pa
     keys = {"scheduler": "hosts", "hosts": {"names": ["a:2", "b:2"]}, **finding.get("site", {})}
     words = ["--site", own_site(tmp_path, **keys), "--runs-folder", str(tmp_path / "runs")]
     words += finding.get("arguments", "").split()
-    _, rows, _, _ = run_preflight(*words, capsys=capsys)
+    rows, _, _ = run_preflight(*words, capsys=capsys)
     check, result = finding["check"], finding.get("result", "failed")
     assert named(rows, "failed") == ({check} if result == "failed" else set())
     assert rows[check]["result"] == result
@@ -169,17 +169,17 @@ LISTING = SRUN.format(tasks="3: n2\\n0: n1\\n2: n2\\n1: n1\\n", ranks="exit 1")
 
 def test_a_login_node_checks_what_it_can_and_a_laptop_its_scheduler_alone(hosts, tmp_path, monkeypatch, capsys):
     with programs(tmp_path / "bin", monkeypatch, sbatch="", srun=LISTING):
-        code, rows, result, _ = run_preflight("--site", "cte-power", capsys=capsys)
-        assert (code, result["location"], result["hosts"]) == (0, "login node", {"a": 0})
+        rows, result, _ = run_preflight("--site", "cte-power", capsys=capsys)
+        assert (result["result"], result["location"], result["hosts"]) == ("ok", "login node", {"a": 0})
         assert named(rows, "not checked") == NOT_ON_A_LOGIN_NODE
         assert rows["scheduler"]["lines"] == ["sbatch, srun found, srun offers pmix"]
         other = own_site(tmp_path, "slurm", launcher="srun", slurm={"mpi": "pmix_v4"})
-        _, rows, _, _ = run_preflight("--site", other, capsys=capsys)
+        rows, _, _ = run_preflight("--site", other, capsys=capsys)
         (line,) = rows["scheduler"]["lines"]
         refusal = "this machine: srun does not offer pmix_v4: MPI plugin types are... pmix none. "
         assert line.startswith(refusal) and "[launch.slurm]" in line
     hosts.commands = {}
-    _, rows, result, _ = run_preflight("--site", "aws-g5", capsys=capsys)
+    rows, result, _ = run_preflight("--site", "aws-g5", capsys=capsys)
     assert (result["location"], hosts.commands) == ("outside", {})
     assert named(rows, "not checked") == set(rows) - {"scheduler"}
     (line,) = rows["scheduler"]["lines"]
@@ -191,7 +191,7 @@ def test_in_a_job_the_scheduler_says_where_ranks_and_gpus_are(hosts, tmp_path, m
     monkeypatch.setenv("SLURM_GPUS_ON_NODE", "4")
     with programs(tmp_path / "bin", monkeypatch, srun=LISTING):
         hosts.there = {"n2": a_host(sees_mark=False)}
-        _, rows, result, _ = run_preflight("--np", "3", capsys=capsys)
+        rows, result, _ = run_preflight("--np", "3", capsys=capsys)
     assert (result["site"], result["location"], result["hosts"]) == ("slurm", "job", {"n1": 2, "n2": 1})
     assert " srun --nodes=1 --ntasks=1 --nodelist=n2 " in shlex.join(hosts.commands["n2"])
     assert [hosts.wanted[name].ranks for name in ("n1", "n2")] == [2, 1]
@@ -204,12 +204,12 @@ def test_in_a_job_the_scheduler_says_where_ranks_and_gpus_are(hosts, tmp_path, m
     assert "no allocation" in capsys.readouterr().err
     monkeypatch.delenv("SLURM_JOB_ID")
     monkeypatch.setenv("SKYPILOT_NODE_RANK", "0")
-    _, rows, result, _ = run_preflight("--site", "aws-g5", capsys=capsys)
+    rows, result, _ = run_preflight("--site", "aws-g5", capsys=capsys)
     assert (result["location"], rows["gpus"]["result"]) == ("job", "failed")
 
 
 def test_hosts_reached_by_ssh_need_not_share_a_folder(hosts, capsys):
-    _, rows, result, _ = run_preflight("--hosts", "a:2,b:2", "--np", "3", capsys=capsys)
+    rows, result, _ = run_preflight("--hosts", "a:2,b:2", "--np", "3", capsys=capsys)
     assert result["hosts"] == {"a": 2, "b": 1}
     assert named(rows, "not checked") == {"shared runs"}
 
@@ -321,10 +321,10 @@ def test_hosts_that_refuse_or_give_no_answer_are_named(tmp_path, monkeypatch, ca
         "h": (f"""echo '{{"project": "{host_checks.source_hash()}"}}'; exit""", "its answer cannot be read: "),
     }
     scripts = {host: script for host, (script, _) in cases.items()}
-    code, rows, _, progress = preflight_by_ssh(
+    rows, _, progress = preflight_by_ssh(
         scripts, folder=tmp_path, monkeypatch=monkeypatch, capsys=capsys, python=str(python)
     )
-    assert (code, named(rows, "failed")) == (2, {"hosts"})
+    assert named(rows, "failed") == {"hosts"}
     for (host, (_, words)), line in zip([*cases.items()][1:], rows["hosts"]["lines"], strict=True):
         assert host in line and words in line
     assert "authorized_keys" in rows["hosts"]["lines"][1]
@@ -333,18 +333,11 @@ def test_hosts_that_refuse_or_give_no_answer_are_named(tmp_path, monkeypatch, ca
     assert not (tmp_path / "runs").exists()
 
 
-@contextmanager
-def silent_port():
-    """A port of this machine that accepts connections and never answers."""
-    with socket.create_server(("127.0.0.2", 0)) as server:
-        yield server.getsockname()[1]
-
-
 @pytest.mark.ci
 def test_ssh_to_a_port_where_nobody_listens_or_answers(tmp_path, capsys):
-    with silent_port() as silent:
-        site = own_site(tmp_path, "hosts", hosts={"names": ["127.0.0.2", "127.0.0.3"], "ssh_port": silent})
-        code = main(["preflight", "--site", site, "--runs-folder", str(tmp_path)])
+    with socket.create_server(("127.0.0.2", 0)) as silent:
+        keys = {"names": ["127.0.0.2", "127.0.0.3"], "ssh_port": silent.getsockname()[1]}
+        code = main(["preflight", "--site", own_site(tmp_path, "hosts", hosts=keys), "--runs-folder", str(tmp_path)])
     table = capsys.readouterr().out.splitlines()
     assert code == 2
     (row,) = (number for number, line in enumerate(table) if line.startswith("hosts"))
@@ -358,8 +351,8 @@ def test_a_host_that_hangs_is_given_up_and_what_ran_is_ended(tmp_path, monkeypat
     monkeypatch.setattr(survey, "LIMIT_SECONDS", 1)
     number = tmp_path / "number"
     cases = {"a": f"sleep 1000 & echo $! > {number}; wait"}
-    code, rows, _, _ = preflight_by_ssh(cases, folder=tmp_path, monkeypatch=monkeypatch, capsys=capsys)
-    assert code == 2
+    rows, _, _ = preflight_by_ssh(cases, folder=tmp_path, monkeypatch=monkeypatch, capsys=capsys)
+    assert named(rows, "failed") == {"hosts"}
     assert rows["hosts"]["lines"][0].startswith("a: no answer within 1 s. Check whether the host is overloaded")
     assert named(rows, "not checked") == set(rows) - {"hosts", "scheduler"}
     wait_until(lambda: not is_running(int(number.read_text())))
@@ -404,7 +397,7 @@ def two_ranks(tmp_path, monkeypatch, capsys):
             keys = {"scheduler": "slurm", "launcher": "srun"}
         words = ["--np", "2", "--threads", "1", "--runs-folder", str(tmp_path / "runs"), *words]
         with programs(tmp_path / "bin", monkeypatch, srun=SRUN.format(tasks="0: n1\\n1: n1\\n", ranks=ranks)):
-            _, rows, result, progress = run_preflight("--site", own_site(tmp_path, **keys), *words, capsys=capsys)
+            rows, result, progress = run_preflight("--site", own_site(tmp_path, **keys), *words, capsys=capsys)
         assert not (tmp_path / "runs").exists()
         failed = named(rows, "failed") - {"threads"}  # there may be one core
         return failed, rows["allreduce"]["lines"][0], result["allreduce"], progress
@@ -452,29 +445,19 @@ def test_ranks_that_hang_are_ended(two_ranks, tmp_path, monkeypatch):
 
 @pytest.mark.cluster
 def test_two_hosts_over_ssh(tmp_path):
-    """Good hosts pass, to the sum over their ranks; one that does not know our key is reported."""
+    """To the sum over their ranks. What sshd refuses is in `test_hosts.py`."""
     with several_hosts(tmp_path, names=["a", "b"]) as hosts:
-
-        def look(identity):
-            keys = {"ssh_port": SSH_PORT, "identity_file": identity, "names": ["a", "b"]}
-            site = own_site(tmp_path, "hosts", network_interface="net0", launcher="mpirun", hosts=keys,
-                            environment={"PYTHONPATH": str(ROOT)})  # fmt: skip
-            words = ["--framework", "torch", "--dataset", "none", "--runs-folder", str(tmp_path / "runs")]
-            command = [sys.executable, "-m", "launch", "preflight", "--format", "json", "--site", site, *words]
-            done = hosts.run("a", command, environment=environment())
-            result = json.loads(done.stdout)
-            assert (result["result"] == "ok") == (done.returncode == 0)
-            return result
-
-        good = look(hosts.identity)
-        assert good["result"] == "ok", json.dumps(good, indent=1)
-        assert good["hosts"] == {"a": 1, "b": 1} and good["allreduce"]["hosts"] == ["a", "b"]
-        stranger = tmp_path / "stranger"
-        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", stranger], check=True)
-        bad = {row["check"]: row for row in look(str(stranger))["checks"]}
-        (line,) = bad["hosts"]["lines"]
-        assert "b" in line and "Permission denied" in line and "authorized_keys" in line
-        assert bad["allreduce"]["result"] == "not checked" and bad["software"]["result"] == "ok"
+        keys = {"ssh_port": SSH_PORT, "identity_file": hosts.identity, "names": ["a", "b"]}
+        variables = {"PYTHONPATH": str(ROOT)}
+        site = own_site(
+            tmp_path, "hosts", network_interface="net0", launcher="mpirun", hosts=keys, environment=variables
+        )
+        words = ["--framework", "torch", "--dataset", "none", "--runs-folder", str(tmp_path / "runs")]
+        command = [sys.executable, "-m", "launch", "preflight", "--format", "json", "--site", site, *words]
+        done = hosts.run("a", command, environment=environment())
+    result = json.loads(done.stdout)
+    assert (result["result"], done.returncode) == ("ok", 0), json.dumps(result, indent=1)
+    assert result["hosts"] == {"a": 1, "b": 1} and result["allreduce"]["hosts"] == ["a", "b"]
 
 
 @pytest.mark.cluster
