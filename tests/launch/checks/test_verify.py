@@ -20,7 +20,7 @@ from launch.checks import verify
 from launch.checks.verify import plan_rerun
 from launch.experiments.survey import HostResources
 
-NOT_AGAIN = tomllib.loads(Path(__file__).with_name("not_again.toml").read_text())["run"]
+TABLES = tomllib.loads(Path(__file__).with_name("verify.toml").read_text())
 
 
 @pytest.fixture(autouse=True)
@@ -59,25 +59,11 @@ def test_a_rerun_has_the_groups_that_were_measured():
     assert " --gradient-groups 4 " in " ".join(plan_rerun(run).command)
 
 
-@pytest.mark.parametrize(
-    ("variables", "first"),
-    [
-        ({"HOROVOD_CONTROLLER": "gloo", "HOROVOD_CPU_OPERATIONS": "gloo"}, "python"),
-        ({"HOROVOD_CONTROLLER": "gloo", "HOROVOD_RANK": "0"}, "horovodrun"),
-        ({"OMPI_MCA_mpi_yield_when_idle": "1"}, "horovodrun"),
-    ],
-)
-def test_one_process_is_started_as_it_was(variables, first):
-    alone = {"size": 1, "local_size": 1, "controller": "none", "devices": ["cpu"]}
-    assert plan_rerun(make_finished_run(world=alone, environment={"variables": variables})).command[0] == first
-
-
-def test_threads_are_no_more_than_there_are_cores(monkeypatch):
-    monkeypatch.setattr(verify, "this_host", lambda: HostResources(gpus=0, cores=2))
-    assert plan_rerun(make_finished_run(world={"threads_per_rank": 16})).config.device.threads == 1
-    oversubscribed = {"threads_per_rank": 16, "oversubscribed": True}
-    assert plan_rerun(make_finished_run(world=oversubscribed)).config.device.threads == 16
-    assert "-np 4" in " ".join(plan_rerun(make_finished_run(world={"size": 4, "oversubscribed": True})).command)
+@pytest.mark.parametrize("row", TABLES["rerun"], ids=lambda row: row["id"])
+def test_a_rerun_is_started_as_it_was_with_no_more_threads_than_cores(row, monkeypatch):
+    monkeypatch.setattr(verify, "this_host", lambda: HostResources(gpus=0, cores=row.get("cores", 8)))
+    run = make_finished_run(world=row["world"], environment={"variables": row.get("variables", {})})
+    assert re.search(row["command"], " ".join(plan_rerun(run).command))
 
 
 def test_nothing_is_overwritten(tmp_path):
@@ -140,7 +126,7 @@ def change(folder, part, values):
     (folder / "run.json").write_text(json.dumps(record))
 
 
-@pytest.mark.parametrize("row", NOT_AGAIN, ids=lambda row: row["line"])
+@pytest.mark.parametrize("row", TABLES["refused"], ids=lambda row: row["line"])
 def test_what_cannot_be_run_again_is_one_line(row, tmp_path, started, capsys):
     folder = written(tmp_path / "run")
     for part, value in row.get("change", {}).items():
