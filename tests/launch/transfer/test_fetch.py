@@ -220,25 +220,14 @@ def test_links_and_pipes_are_refused_and_the_other_runs_come(target, transfer):
 # What is here already
 
 
-def grown(transfer, *, first, second):
-    """Make the run there in its second state, and the run here in its first; return both."""
-    return make_run(transfer.there / "a", **second), make_run(transfer.to / "a", **first)
+def both_states(row, transfer):
+    """Make the run there, and the run here in its own state; return both."""
+    return make_run(transfer.there / "a", **row["there"]), make_run(transfer.to / "a", **row["here"])
 
 
-@pytest.mark.parametrize(
-    ("first", "second"),
-    [
-        ({"epochs": 1, "state": "running"}, {"epochs": 3}),  # it was running, and has ended since
-        ({"epochs": 0, "state": "running"}, {"epochs": 1, "state": "interrupted"}),
-        ({"epochs": 2, "state": "running"}, {"epochs": 2, "state": "failed", "message": "no more disk"}),
-        (
-            {"epochs": 2, "state": "interrupted"},
-            {"epochs": 4, "started_at": "2026-01-01T12:00:03.000+00:00", "resumed_after_epochs": [2]},
-        ),
-    ],
-)
-def test_an_earlier_state_is_replaced_by_what_has_changed(first, second, transfer):
-    there, here = grown(transfer, first=first, second=second)
+@pytest.mark.parametrize("row", TABLES["replaced"], ids=lambda row: row["id"])
+def test_an_earlier_state_is_replaced_by_what_has_changed(row, transfer):
+    there, here = both_states(row, transfer)
     (here / "weights.safetensors").write_text("of a run that was resumed since")
     for folder in (there, here):
         (folder / "timeline.json").write_bytes(b"t" * 5_000_000)
@@ -250,7 +239,7 @@ def test_an_earlier_state_is_replaced_by_what_has_changed(first, second, transfe
 
 
 def test_an_earlier_state_stays_where_its_place_cannot_be_taken(transfer, monkeypatch):
-    _, here = grown(transfer, first={"epochs": 1, "state": "running"}, second={"epochs": 2})
+    _, here = both_states(TABLES["replaced"][0], transfer)
     before, rename = content(here), Path.rename
 
     def refuse(path, target):
@@ -266,7 +255,7 @@ def test_an_earlier_state_stays_where_its_place_cannot_be_taken(transfer, monkey
 
 @pytest.mark.parametrize("row", TABLES["kept"], ids=lambda row: row["reason"])
 def test_nothing_else_is_overwritten(row, transfer):
-    there, here = grown(transfer, first=row["here"], second=row["there"])
+    there, here = both_states(row, transfer)
     make_run(transfer.there / "b")
     for name, text in row.get("files", {}).items():
         (here / name).write_text(text)
