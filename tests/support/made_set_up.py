@@ -10,14 +10,7 @@ from launch.installation import run as setup_run
 from launch.installation.cuda import Node, Toolkit
 
 ROOT = Path(__file__).resolve().parents[2]
-READ_BY_SET_UP = ("pyproject.toml", "launch/installation/requirements")
-
-
-def copy_what_is_read(root):
-    """Copy all that set-up reads of a clone; return the folder."""
-    shutil.copytree(ROOT / READ_BY_SET_UP[1], root / READ_BY_SET_UP[1])
-    shutil.copy(ROOT / READ_BY_SET_UP[0], root)
-    return root
+REQUIREMENTS = "launch/installation/requirements"
 
 
 def made_node(*, toolkits=("13.2", "12.9"), **changes):
@@ -31,7 +24,7 @@ class MadeSetUp:
     """Set-up that does all but run its plan.
 
     Attributes:
-        root: the clone.
+        root: the clone, with all that set-up reads of one; its cache is beside it.
         there: this machine with its GPUs; None: it has none, and nobody must ask.
         free: gigabytes of the disk.
         failing: folders of environments that fail; the others are left as a real set-up leaves them.
@@ -39,8 +32,10 @@ class MadeSetUp:
     """
 
     def __init__(self, root, monkeypatch, *, there=None):
-        self.root, self.there, self.free = copy_what_is_read(root), there, 100.0
+        self.root, self.there, self.free = root, there, 100.0
         self.failing, self.made = set(), []
+        shutil.copytree(ROOT / REQUIREMENTS, root / REQUIREMENTS)
+        shutil.copy(ROOT / "pyproject.toml", root)
         monkeypatch.setenv("HOROVOD_TWINS_CACHE", str(root.parent / "cache"))
         monkeypatch.setattr(command, "gpu_present", lambda: self.there is not None)
         monkeypatch.setattr(command, "this_node", self._look)

@@ -1,6 +1,6 @@
 """Set-up for GPUs: what is found on a machine or read of a site, and what is decided, kept and removed.
 
-What each machine gets is in `plans.toml`, what a site file must not say in `tests/refusals/launch.toml`.
+What each machine gets is in `setup.toml`, what a site file must not say in `tests/refusals/launch.toml`.
 """
 
 import os
@@ -126,7 +126,7 @@ def test_a_site_of_ones_own_is_described(tmp_path):
     file.write_text(f'[launch]\nnodes = ["ours"]\n{software}\n{gpu}')
     there = node.described_node(str(file))
     assert (there.driver, there.capabilities) == ("580", ("12.0",))
-    assert [one.version for one in there.toolkits] == ["12.10", "12.9"]
+    assert [toolkit.version for toolkit in there.toolkits] == ["12.10", "12.9"]
     file.write_text('[launch]\nnodes = ["aws-g5-12xlarge"]\n[sites.aws-g5-12xlarge]\ncores = 8\n')
     assert node.described_node(str(file)).capabilities == ("8.6",), "the project's values stay where it names none"
 
@@ -158,7 +158,7 @@ def set_up(tmp_path, monkeypatch):
 
 def remembered(set_up):
     """Return folder -> frameworks and CUDA of the environments that were made or begun."""
-    return {one.folder: (one.frameworks, one.cuda) for one in setup_state.remembered(set_up.root)}
+    return {made.folder: (made.frameworks, made.cuda) for made in setup_state.remembered(set_up.root)}
 
 
 def test_environments_stay_as_they_were_made_and_make_room_for_others(set_up, capsys):

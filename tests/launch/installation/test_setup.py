@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from made_programs import ended_with_the_test, is_running
-from made_set_up import MadeSetUp, copy_what_is_read, made_node
+from made_set_up import MadeSetUp, made_node
 from waiting import wait_until
 
 from common.errors import EXIT_CODE_USER_ERROR, UserError
@@ -26,9 +26,7 @@ from launch.installation.plan import Command, Machine, Request
 
 ROOT = Path(__file__).resolve().parents[3]
 BASE_PYTHON = getattr(sys, "_base_executable", sys.executable)
-PLANS, OUTPUTS = (
-    tomllib.loads(Path(__file__).with_name(f"{name}s.toml").read_text())[name] for name in ("plan", "output")
-)
+TABLES = tomllib.loads(Path(__file__).with_name("setup.toml").read_text())
 
 
 @pytest.fixture
@@ -38,20 +36,13 @@ def set_up(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def clone(tmp_path, monkeypatch):
-    """A folder with all that set-up reads of a clone, and a cache of its own."""
-    monkeypatch.setenv("HOROVOD_TWINS_CACHE", str(tmp_path / "cache"))
-    return copy_what_is_read(tmp_path / "clone")
-
-
-@pytest.fixture
-def runner(clone):
+def runner(set_up):
     """What runs the commands of a set-up that has begun in that clone, with an environment that looks made."""
-    request = Request(root=clone, frameworks=("torch",), cuda=13)
-    state = setup_state.SetupState(clone)
+    request = Request(root=set_up.root, frameworks=("torch",), cuda=13)
+    state = setup_state.SetupState(set_up.root)
     with setup_state.locked(state):
         state.begin(request)
-        make_python(clone)
+        make_python(set_up.root)
         yield setup_run.Runner(request, state, Machine(key="some-cxx12.2.0"))
 
 
@@ -61,10 +52,10 @@ def make_python(clone):
     (clone / ".venv" / "bin" / "python").touch()
 
 
-def run_setup(clone, *args, **env):
-    """Run set-up as `make` does, for the fake clone."""
+def run_setup(set_up, *args, **env):
+    """Run set-up as `make` does, for that clone."""
     return subprocess.run(
-        [BASE_PYTHON, str(ROOT / "launch" / "setup.py"), "--root", str(clone), "--no-gpu", *args],
+        [BASE_PYTHON, str(ROOT / "launch" / "setup.py"), "--root", str(set_up.root), "--no-gpu", *args],
         env=os.environ | env,
         capture_output=True,
         text=True,
@@ -76,7 +67,7 @@ def run_setup(clone, *args, **env):
 # The plan
 
 
-@pytest.mark.parametrize("row", PLANS, ids=lambda row: row["id"])
+@pytest.mark.parametrize("row", TABLES["plan"], ids=lambda row: row["id"])
 def test_each_machine_gets_what_works_there_or_one_line(row, set_up, capsys):
     set_up.there = made_node(**row.get("node", {}))
     code = set_up("--dry-run", *row["arguments"].split())
@@ -115,11 +106,11 @@ def test_the_folder_for_offline_use_is_filled_from_the_same_pins(tmp_path):
     assert "horovod==0.28.1" in text
 
 
-def test_launch_setup_needs_no_package_and_a_dry_run_makes_nothing(clone):
-    done = run_setup(clone, "--dry-run", "--gpu", "--frameworks", "torch")
+def test_launch_setup_needs_no_package_and_a_dry_run_makes_nothing(set_up):
+    done = run_setup(set_up, "--dry-run", "--gpu", "--frameworks", "torch")
     assert done.returncode == 0
     assert "HOROVOD_GPU_OPERATIONS=NCCL" in done.stdout
-    assert not (clone / ".venv").exists()
+    assert set_up.folders() == []
 
 
 # The lock files
@@ -226,7 +217,8 @@ def test_an_environment_of_someone_else_is_left_alone(set_up, arguments, capsys)
     assert [path.name for path in (set_up.root / ".venv").iterdir()] == ["bin"]
 
 
-def test_a_set_up_waits_for_another_one_in_the_same_clone(clone):
+def test_a_set_up_waits_for_another_one_in_the_same_clone(set_up):
+    clone = set_up.root
     state, request = setup_state.SetupState(clone), Request(root=clone)
     with ExitStack() as unlock:
         unlock.enter_context(setup_state.locked(state))
@@ -244,14 +236,14 @@ def test_a_set_up_waits_for_another_one_in_the_same_clone(clone):
 # Failures
 
 
-def test_a_missing_compiler_is_one_line_before_anything_is_made(clone, tmp_path):
+def test_a_missing_compiler_is_one_line_before_anything_is_made(set_up, tmp_path):
     (tmp_path / "empty").mkdir()
-    done = run_setup(clone, PATH=str(tmp_path / "empty"), CXX="")
+    done = run_setup(set_up, PATH=str(tmp_path / "empty"), CXX="")
     assert done.returncode == EXIT_CODE_USER_ERROR
     assert done.stdout == ""
     assert done.stderr.startswith("setup: error: a C++ compiler is needed")
     assert done.stderr.count("\n") == 1
-    assert not (clone / ".venv" / "bin").exists()
+    assert not (set_up.root / ".venv" / "bin").exists()
 
 
 def test_a_path_with_blanks_is_refused(tmp_path, monkeypatch, capsys):
@@ -262,15 +254,15 @@ def test_a_path_with_blanks_is_refused(tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.ci
-def test_an_empty_folder_of_wheels_is_one_line_and_never_half_used(clone, tmp_path):
+def test_an_empty_folder_of_wheels_is_one_line_and_never_half_used(set_up, tmp_path):
     (tmp_path / "wheels").mkdir()
-    done = run_setup(clone, "--wheels", str(tmp_path / "wheels"))
+    done = run_setup(set_up, "--wheels", str(tmp_path / "wheels"))
     assert done.returncode == EXIT_CODE_USER_ERROR
     assert "Traceback" not in done.stderr
     assert done.stderr.count("\n") == 1
     assert "pip finds no" in done.stderr
     assert "setup.log" in done.stderr
-    assert not setup_state.SetupState(clone).satisfies(Request(root=clone))
+    assert not setup_state.SetupState(set_up.root).satisfies(Request(root=set_up.root))
 
 
 def test_another_python_is_one_line(monkeypatch, capsys):
@@ -317,7 +309,7 @@ def test_a_failed_command_names_the_log(runner):
     assert "compiling" in runner.state.log.read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("output", OUTPUTS, ids=lambda row: row["said"])
+@pytest.mark.parametrize("output", TABLES["output"], ids=lambda row: row["said"])
 def test_output_is_explained(output):
     assert output["said"] in setup_run.explain(output["text"])[0]
 
