@@ -11,13 +11,11 @@ from typing import get_args
 
 import psutil
 import pytest
-from builders import make_config, make_epoch, make_setup, random_weights, write_trained_run
 from processes import environment
 
 from common.checks.chaos_record import SignalKind, Trial, add_trial, read_trials
 from common.errors import UserError
-from common.run_folder.checkpoints import Checkpoint, checkpoint_folders, save_checkpoint
-from common.run_folder.records import write_epochs
+from common.run_folder.checkpoints import checkpoint_folders
 from common.run_folder.world_changes import WorldChange
 from common.utils.paths import ROOT
 from launch.__main__ import main
@@ -28,7 +26,6 @@ from launch.checks.chaos_files import (
     FileFault,
     FileTrials,
     Writer,
-    damage_newest_checkpoint,
     draw_file_fault,
 )
 from launch.checks.chaos_trial import HOST_KINDS, MARK, Trials, draw_fault
@@ -143,27 +140,6 @@ def test_what_a_writer_does_wrong_is_found(row, library, tmp_path, monkeypatch):
     assert trial.operation == row["operation"]
     assert trial.is_survived is not bool(wrong)
     assert {name: getattr(trial, name) for name in wrong} == wrong
-
-
-@pytest.mark.parametrize("kind", DAMAGES)
-def test_one_file_of_the_newest_checkpoint_is_damaged(kind, tmp_path):
-    setup = make_setup(make_config(tmp_path))
-    run, weights = tmp_path / "run", random_weights(setup)
-    write_trained_run(run, setup, weights)
-    write_epochs(run, [make_epoch(1), make_epoch(2)])
-    for epoch in (1, 2):
-        save_checkpoint(run, Checkpoint(epoch, epoch, weights, {}))
-    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
-    assert damage_newest_checkpoint(run, kind, seed=1) is None  # nobody resumes a finished run
-    (run / "run.json").write_text((run / "run.json").read_text().replace('"finished"', '"failed"'))
-    assert damage_newest_checkpoint(run, kind, seed=1) == run / "checkpoints" / "epoch-0002"
-    (changed,) = (path for path, content in before.items() if path.read_bytes() != content and path.name != "run.json")
-    assert changed.parent.name == "epoch-0002"
-    old, new = before[changed], changed.read_bytes()
-    if kind == "truncated checkpoint":
-        assert old.startswith(new)
-    else:
-        assert [(one ^ other).bit_count() for one, other in zip(old, new, strict=True) if one != other] == [1]
 
 
 def test_without_a_compiler_it_is_one_line(tmp_path, monkeypatch):

@@ -300,7 +300,7 @@ def test_runs_on_a_file_system_that_both_see_are_left_alone(transfer):
     assert transfer.is_whole("a")
 
 
-# Jobs
+# Jobs; by the shells of schedulers in `tests/launch/jobs/`
 
 
 def make_job(folder, *runs, site="local"):
@@ -322,22 +322,3 @@ def test_the_runs_of_a_job(transfer):
     transfer.fetch(*words)
     assert transfer.is_whole("a-r1", "smoke")
     assert content(transfer.to / "smoke/cell-r1") == content(project / "runs/smoke/cell-r1")
-
-
-@pytest.mark.parametrize(
-    "shell",
-    [
-        ["sh", "-c"],  # as kubectl exec POD -- bash -c
-        ["ssh", "node1"],
-        ["ssh", "node1", "cd work &&"],  # as SkyPilot's machines
-        ["env"],
-    ],
-)
-def test_the_shells_of_schedulers(shell, transfer, monkeypatch):
-    words = make_job(transfer.folder, "runs/a")
-    there = transfer.home / "work" if "cd work &&" in shell else transfer.home
-    make_run(there / "runs" / "a")
-    monkeypatch.setattr("launch.jobs.schedulers.local.shell", lambda record, folder: shell)
-    monkeypatch.chdir(transfer.home)
-    transfer.fetch(*words)
-    assert content(transfer.to / "a") == content(there / "runs/a")
