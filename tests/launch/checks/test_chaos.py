@@ -20,14 +20,7 @@ from common.run_folder.world_changes import WorldChange
 from common.utils.paths import ROOT
 from launch.__main__ import main
 from launch.checks import chaos_files, chaos_trial
-from launch.checks.chaos_files import (
-    DAMAGES,
-    WRITERS,
-    FileFault,
-    FileTrials,
-    Writer,
-    draw_file_fault,
-)
+from launch.checks.chaos_files import DAMAGES, WRITERS, FileFault, FileTrials, Writer, draw_file_fault
 from launch.checks.chaos_trial import HOST_KINDS, MARK, Trials, draw_fault
 from launch.checks.file_faults import ACTIONS, build_library
 from launch.checks.host_faults import can_have_hosts

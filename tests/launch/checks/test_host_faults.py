@@ -8,13 +8,8 @@ from pathlib import Path
 import pytest
 from waiting import wait_until
 
-from launch.checks.host_faults import (
-    SHARED_MEMORY_BYTES,
-    can_have_hosts,
-    fill_shared_memory,
-    on_a_host_of_its_own,
-    set_network,
-)
+from launch.checks import host_faults
+from launch.checks.host_faults import SHARED_MEMORY_BYTES, fill_shared_memory, set_network
 
 TALKS = """
 import socket, sys
@@ -34,9 +29,9 @@ for line in sys.stdin:
 
 @pytest.fixture
 def process():
-    if not can_have_hosts():
+    if not host_faults.can_have_hosts():
         pytest.skip("only root can have hosts of its own, with unshare, nsenter and ip")
-    command = on_a_host_of_its_own([sys.executable, "-c", TALKS])
+    command = host_faults.on_a_host_of_its_own([sys.executable, "-c", TALKS])
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout.readline() == "ready\n"
         yield process
