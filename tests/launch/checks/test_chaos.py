@@ -35,27 +35,22 @@ def test_seed_and_number_decide_on_a_fault(monkeypatch):
     monkeypatch.setattr(chaos_trial, "can_have_hosts", lambda: True)
     faults = drawn(frameworks=("keras", "torch"))
     assert faults == drawn(frameworks=("keras", "torch")) != drawn(2, frameworks=("keras", "torch"))
-    signals = [fault for fault in faults if fault.kind.startswith("SIG")]
-    assert len({(fault.framework, fault.way, fault.kind, fault.victim) for fault in signals}) > 55  # of 72
-    assert {fault.epochs for fault in signals} == {None, *range(1, chaos_trial.EPOCHS)}
-    shares = [fault.share for fault in signals]
-    assert 0 < min(shares) < 0.1 and 0.95 < max(shares) <= 1.05
-    again = [fault for fault in faults if fault.again]
-    assert {(fault.way, fault.kind) for fault in again} == {
-        ("elastic", f"SIG{name}") for name in ("KILL", "TERM", "INT")
+    kinds = [*get_args(SignalKind), chaos_trial.PAUSE]
+    assert {(fault.way, fault.kind, fault.victim) for fault in faults} == {
+        *itertools.product(["mpi", "gloo", "elastic"], kinds, ["0", "1", "launcher"]),
+        *itertools.product(["mpi", "gloo"], ACTIONS, ["0"]),
+        # Of hosts what the ranks of one host use.
+        *(("mpi" if kind == "full shared memory" else "gloo", kind, "host") for kind in HOST_KINDS),
     }
-    of_files = [fault for fault in faults if fault.kind in ACTIONS]
-    assert {fault.kind for fault in of_files} == set(ACTIONS)
-    assert {(fault.victim, fault.way) for fault in of_files} == {("0", "mpi"), ("0", "gloo")}
-    of_hosts = [fault for fault in faults if fault.victim == "host"]
-    assert {(fault.kind, fault.way) for fault in of_hosts} == {  # what the ranks of one host use
-        (kind, "mpi" if kind == "full shared memory" else "gloo") for kind in HOST_KINDS
-    }
-    assert {fault.kind for fault in of_hosts if fault.epochs is None} == {"full shared memory"}
-    pauses = {(fault.way, fault.victim) for fault in faults if fault.kind == chaos_trial.PAUSE}
-    assert pauses == set(itertools.product(["mpi", "gloo", "elastic"], ["0", "1", "launcher"]))
+    moments = [(fault.epochs, fault.share) for fault in faults if fault.kind.startswith("SIG")]
+    assert {epochs for epochs, _ in moments} == {None, *range(1, chaos_trial.EPOCHS)}
+    assert min(share for _, share in moments) < 0.1 and 0.95 < max(share for _, share in moments) <= 1.05
+    starting = {fault.kind for fault in faults if fault.victim == "host" and fault.epochs is None}
+    assert starting == {"full shared memory"}
+    again = {(fault.way, fault.kind) for fault in faults if fault.again}
+    assert again == {("elastic", f"SIG{name}") for name in ("KILL", "TERM", "INT")}
     monkeypatch.setattr(chaos_trial, "can_have_hosts", lambda: False)
-    assert {fault.kind for fault in drawn()} == {*get_args(SignalKind), chaos_trial.PAUSE, *ACTIONS}
+    assert {fault.kind for fault in drawn()} == {*kinds, *ACTIONS}
     assert {fault.way for fault in drawn(ways=["elastic"])} == {"elastic"}
 
 
