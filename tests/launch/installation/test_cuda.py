@@ -119,18 +119,6 @@ def test_the_compiler_is_installed_where_none_that_knows_all_gpus_is_whole(tmp_p
 # Sites
 
 
-def test_a_site_of_ones_own_is_described(tmp_path):
-    file = tmp_path / "ours.toml"
-    software = 'software = { driver = "580", toolkits = ["12.9", "12.10"] }'
-    gpu = '[sites.ours]\ngpu = "theirs"\n[gpus.theirs]\ncompute_capability = "12.0"\n'
-    file.write_text(f'[launch]\nnodes = ["ours"]\n{software}\n{gpu}')
-    there = node.described_node(str(file))
-    assert (there.driver, there.capabilities) == ("580", ("12.0",))
-    assert [toolkit.version for toolkit in there.toolkits] == ["12.10", "12.9"]
-    file.write_text('[launch]\nnodes = ["aws-g5-12xlarge"]\n[sites.aws-g5-12xlarge]\ncores = 8\n')
-    assert node.described_node(str(file)).capabilities == ("8.6",), "the project's values stay where it names none"
-
-
 @pytest.mark.parametrize("name", [name for name in shipped_sites() if name.startswith(("aws", "gcp", "cte"))])
 @pytest.mark.parametrize("framework", BOTH)
 def test_a_site_refuses_a_framework_that_set_up_would_refuse_there(name, framework):

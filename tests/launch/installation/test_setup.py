@@ -70,7 +70,8 @@ def run_setup(set_up, *args, **env):
 @pytest.mark.parametrize("row", TABLES["plan"], ids=lambda row: row["id"])
 def test_each_machine_gets_what_works_there_or_one_line(row, set_up, capsys):
     set_up.there = made_node(**row.get("node", {}))
-    code = set_up("--dry-run", *row["arguments"].split())
+    (set_up.root / "ours.toml").write_text(row.get("site", ""))
+    code = set_up("--dry-run", *row["arguments"].replace("CLONE", str(set_up.root)).split())
     printed = capsys.readouterr()
     assert set_up.folders() == []
     if "refused" in row:
