@@ -12,7 +12,6 @@ import sys
 import threading
 import time
 import tomllib
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -38,14 +37,26 @@ TABLES = tomllib.loads(Path(__file__).with_name("findings.toml").read_text())
 NOT_ON_A_LOGIN_NODE = {"network", "gpus", "threads", "memory", "shared runs", "clocks", "allreduce"}
 
 
-def run_preflight(*words, capsys):
-    """Return check -> row, and what was printed: the whole result and the lines of progress."""
-    code = main(["preflight", "--format", "json", "--framework", "torch", "--dataset", "none", *words])
-    captured = capsys.readouterr()
-    result = json.loads(captured.out)
-    assert (result["result"] == "failed") == (code == 2)
-    assert all(line and "\n" not in line for row in result["checks"] for line in row["lines"])
-    return {row["check"]: row for row in result["checks"]}, result, captured.err
+@pytest.fixture
+def preflight(capsys):
+    """Make a preflight; return check -> row, and what was printed: the whole result and the lines of progress."""
+
+    def made(*words):
+        code = main(["preflight", "--format", "json", "--framework", "torch", "--dataset", "none", *words])
+        captured = capsys.readouterr()
+        result = json.loads(captured.out)
+        assert (result["result"] == "failed") == (code == 2)
+        assert all(line and "\n" not in line for row in result["checks"] for line in row["lines"])
+        return {row["check"]: row for row in result["checks"]}, result, captured.err
+
+    return made
+
+
+@pytest.fixture
+def programs(tmp_path, monkeypatch):
+    """Make shell scripts that are found before the programs of their names."""
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    return lambda **scripts: [add_script(tmp_path / "bin" / name, script) for name, script in scripts.items()]
 
 
 def named(rows, result):
@@ -115,20 +126,12 @@ def hosts(tmp_path, monkeypatch):
     """Good hosts; a local one has the name a."""
     made = Hosts(tmp_path, monkeypatch)
     monkeypatch.setenv("HOROVOD_TWINS_CACHE", str(tmp_path))
+    for name in ("SLURM_JOB_ID", "SLURM_GPUS_ON_NODE", "SKYPILOT_NODE_RANK"):
+        monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(platform, "node", lambda: "a")
     monkeypatch.setattr(survey, "run_for_hosts", made.run)
     monkeypatch.setattr(command, "start_ranks", lambda target, *, show: made.report)
     return made
-
-
-@contextmanager
-def programs(folder, monkeypatch, **scripts):
-    """Shell scripts that are found before the programs of their names."""
-    for name, script in scripts.items():
-        add_script(folder / name, script)
-    with monkeypatch.context() as patch:
-        patch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
-        yield
 
 
 def test_each_check_has_a_failure_here():
@@ -138,13 +141,13 @@ def test_each_check_has_a_failure_here():
 
 
 @pytest.mark.parametrize("finding", TABLES["finding"], ids=lambda row: f"{row['check']}: {row['id']}")
-def test_a_failure_is_one_line_that_names_host_and_remedy(finding, hosts, tmp_path, capsys):
+def test_a_failure_is_one_line_that_names_host_and_remedy(finding, hosts, tmp_path, preflight):
     hosts.there = {name: a_host(**finding[name]) for name in ("a", "b") if name in finding}
     hosts.report = TABLES["report"] | finding.get("report", {})
     keys = {"scheduler": "hosts", "hosts": {"names": ["a:2", "b:2"]}, **finding.get("site", {})}
     words = ["--site", own_site(tmp_path, **keys), "--runs-folder", str(tmp_path / "runs")]
     words += finding.get("arguments", "").split()
-    rows, _, _ = run_preflight(*words, capsys=capsys)
+    rows, _, _ = preflight(*words)
     check, result = finding["check"], finding.get("result", "failed")
     assert named(rows, "failed") == ({check} if result == "failed" else set())
     assert rows[check]["result"] == result
@@ -167,31 +170,30 @@ esac
 LISTING = SRUN.format(tasks="3: n2\\n0: n1\\n2: n2\\n1: n1\\n", ranks="exit 1")
 
 
-def test_a_login_node_checks_what_it_can_and_a_laptop_its_scheduler_alone(hosts, tmp_path, monkeypatch, capsys):
-    with programs(tmp_path / "bin", monkeypatch, sbatch="", srun=LISTING):
-        rows, result, _ = run_preflight("--site", "cte-power", capsys=capsys)
-        assert (result["result"], result["location"], result["hosts"]) == ("ok", "login node", {"a": 0})
-        assert named(rows, "not checked") == NOT_ON_A_LOGIN_NODE
-        assert rows["scheduler"]["lines"] == ["sbatch, srun found, srun offers pmix"]
-        other = own_site(tmp_path, "slurm", launcher="srun", slurm={"mpi": "pmix_v4"})
-        rows, _, _ = run_preflight("--site", other, capsys=capsys)
-        (line,) = rows["scheduler"]["lines"]
-        refusal = "this machine: srun does not offer pmix_v4: MPI plugin types are... pmix none. "
-        assert line.startswith(refusal) and "[launch.slurm]" in line
+def test_a_login_node_checks_what_it_can_and_a_laptop_its_scheduler_alone(hosts, tmp_path, programs, preflight):
+    programs(sbatch="", srun=LISTING)
+    rows, result, _ = preflight("--site", "cte-power")
+    assert (result["result"], result["location"], result["hosts"]) == ("ok", "login node", {"a": 0})
+    assert named(rows, "not checked") == NOT_ON_A_LOGIN_NODE
+    assert rows["scheduler"]["lines"] == ["sbatch, srun found, srun offers pmix"]
+    rows, _, _ = preflight("--site", own_site(tmp_path, "slurm", launcher="srun", slurm={"mpi": "pmix_v4"}))
+    (line,) = rows["scheduler"]["lines"]
+    assert line.startswith("this machine: srun does not offer pmix_v4: MPI plugin types are... pmix none. ")
+    assert "[launch.slurm]" in line
     hosts.commands = {}
-    rows, result, _ = run_preflight("--site", "aws-g5", capsys=capsys)
+    rows, result, _ = preflight("--site", "aws-g5")
     assert (result["location"], hosts.commands) == ("outside", {})
     assert named(rows, "not checked") == set(rows) - {"scheduler"}
     (line,) = rows["scheduler"]["lines"]
     assert line.startswith("this machine: sky not found. ") and "load its module" in line
 
 
-def test_in_a_job_the_scheduler_says_where_ranks_and_gpus_are(hosts, tmp_path, monkeypatch, capsys):
+def test_in_a_job_the_scheduler_says_where_ranks_and_gpus_are(hosts, programs, preflight, monkeypatch, capsys):
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     monkeypatch.setenv("SLURM_GPUS_ON_NODE", "4")
-    with programs(tmp_path / "bin", monkeypatch, srun=LISTING):
-        hosts.there = {"n2": a_host(sees_mark=False)}
-        rows, result, _ = run_preflight("--np", "3", capsys=capsys)
+    programs(srun=LISTING)
+    hosts.there = {"n2": a_host(sees_mark=False)}
+    rows, result, _ = preflight("--np", "3")
     assert (result["site"], result["location"], result["hosts"]) == ("slurm", "job", {"n1": 2, "n2": 1})
     assert " srun --nodes=1 --ntasks=1 --nodelist=n2 " in shlex.join(hosts.commands["n2"])
     assert [hosts.wanted[name].ranks for name in ("n1", "n2")] == [2, 1]
@@ -199,17 +201,17 @@ def test_in_a_job_the_scheduler_says_where_ranks_and_gpus_are(hosts, tmp_path, m
     (line,) = rows["shared runs"]["lines"]
     assert line.startswith("n2: what this machine writes into /") and "not visible there" in line
     assert "--runs-folder" in line
-    with programs(tmp_path / "bin", monkeypatch, srun="echo no allocation >&2; exit 1"):
-        assert main(["preflight"]) == 2
+    programs(srun="echo no allocation >&2; exit 1")
+    assert main(["preflight"]) == 2
     assert "no allocation" in capsys.readouterr().err
     monkeypatch.delenv("SLURM_JOB_ID")
     monkeypatch.setenv("SKYPILOT_NODE_RANK", "0")
-    rows, result, _ = run_preflight("--site", "aws-g5", capsys=capsys)
+    rows, result, _ = preflight("--site", "aws-g5")
     assert (result["location"], rows["gpus"]["result"]) == ("job", "failed")
 
 
-def test_hosts_reached_by_ssh_need_not_share_a_folder(hosts, capsys):
-    rows, result, _ = run_preflight("--hosts", "a:2,b:2", "--np", "3", capsys=capsys)
+def test_hosts_reached_by_ssh_need_not_share_a_folder(hosts, preflight):
+    rows, result, _ = preflight("--hosts", "a:2,b:2", "--np", "3")
     assert result["hosts"] == {"a": 2, "b": 1}
     assert named(rows, "not checked") == {"shared runs"}
 
@@ -230,21 +232,17 @@ def test_a_job_passes_its_settings_to_its_preflight(capsys):
 # This machine, and programs in the place of those that it lacks
 
 
-def test_gpus_as_nvidia_smi_lists_them(tmp_path, monkeypatch):
+def test_gpus_as_nvidia_smi_lists_them(programs, monkeypatch):
     listed = 'case "$1" in *name*) model="Tesla V100" ;; esac\n'
     listed += 'printf "0, GPU-aa, ${model:-16384}\\n1, GPU-bb, ${model:-32768}\\n"'
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    with programs(tmp_path / "bin", monkeypatch, **{"nvidia-smi": listed}):
-        for visible, memory in (("0,1", [2**34, 2**35]), ("1", [2**35])):
-            monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-            host_checks.gpus.cache_clear()
-            assert (host_checks.gpus(), host_checks.gpu_bytes()) == (["Tesla V100"] * len(memory), memory)
+    programs(**{"nvidia-smi": listed})
+    for visible, memory in (("0,1", [2**34, 2**35]), ("1", [2**35])):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+        host_checks.gpus.cache_clear()
+        assert (host_checks.gpus(), host_checks.gpu_bytes()) == (["Tesla V100"] * len(memory), memory)
     host_checks.gpus.cache_clear()
-    broken = "echo 'Failed to initialize NVML: Driver/library version mismatch'; exit 18"
-    with (
-        programs(tmp_path / "bin", monkeypatch, **{"nvidia-smi": broken}),
-        pytest.raises(UserError, match=r"ended with 18: Failed to initialize NVML: Driver.*Fix the driver"),
-    ):
+    programs(**{"nvidia-smi": "echo 'Failed to initialize NVML: Driver/library version mismatch'; exit 18"})
+    with pytest.raises(UserError, match=r"ended with 18: Failed to initialize NVML: Driver.*Fix the driver"):
         host_checks.gpus()
 
 
@@ -288,15 +286,19 @@ def test_a_framework_with_an_environment_of_its_own_is_checked_there(tmp_path, m
 HOST = 'for word; do host=$last; last=$word; done\ncase $host in\n{cases}\nesac\nexec sh -c "$last"'  # in place of ssh
 
 
-def preflight_by_ssh(cases, *, folder, monkeypatch, capsys, **site):
+@pytest.fixture
+def preflight_by_ssh(programs, preflight, tmp_path):
     """Make a preflight of hosts that run the last word of ssh here, after a line of shell."""
-    file = own_site(folder, "hosts", hosts={"names": [*cases]}, **site)
-    script = HOST.format(cases="\n".join(f"{host}) {line} ;;" for host, line in cases.items()))
-    with programs(folder / "bin", monkeypatch, ssh=script):
-        return run_preflight("--site", file, "--runs-folder", str(folder / "runs"), capsys=capsys)
+
+    def made(cases, **site):
+        programs(ssh=HOST.format(cases="\n".join(f"{host}) {line} ;;" for host, line in cases.items())))
+        file = own_site(tmp_path, "hosts", hosts={"names": [*cases]}, **site)
+        return preflight("--site", file, "--runs-folder", str(tmp_path / "runs"))
+
+    return made
 
 
-def test_hosts_that_refuse_or_give_no_answer_are_named(tmp_path, monkeypatch, capsys):
+def test_hosts_that_refuse_or_give_no_answer_are_named(preflight_by_ssh, tmp_path):
     """The same path leads to another interpreter on host b: one without the packages of the project."""
     python = add_script(
         tmp_path / "python", f'[ "$HOST" = b ] && exec {sys.executable} -S "$@"\nexec {sys.executable} "$@"'
@@ -312,9 +314,7 @@ def test_hosts_that_refuse_or_give_no_answer_are_named(tmp_path, monkeypatch, ca
         "h": (f"""echo '{{"project": "{host_checks.source_hash()}"}}'; exit""", "its answer cannot be read: "),
     }
     scripts = {host: script for host, (script, _) in cases.items()}
-    rows, _, progress = preflight_by_ssh(
-        scripts, folder=tmp_path, monkeypatch=monkeypatch, capsys=capsys, python=str(python)
-    )
+    rows, _, progress = preflight_by_ssh(scripts, python=str(python))
     assert named(rows, "failed") == {"hosts"}
     for (host, (_, words)), line in zip([*cases.items()][1:], rows["hosts"]["lines"], strict=True):
         assert host in line and words in line
@@ -338,11 +338,11 @@ def test_ssh_to_a_port_where_nobody_listens_or_answers(tmp_path, capsys):
     assert table[-1].startswith("1 of 13 checks passed, in ")
 
 
-def test_a_host_that_hangs_is_given_up_and_what_ran_is_ended(tmp_path, monkeypatch, capsys):
+def test_a_host_that_hangs_is_given_up_and_what_ran_is_ended(preflight_by_ssh, tmp_path, monkeypatch):
     monkeypatch.setattr(survey, "LIMIT_SECONDS", 1)
     number = tmp_path / "number"
     cases = {"a": f"sleep 1000 & echo $! > {number}; wait"}
-    rows, _, _ = preflight_by_ssh(cases, folder=tmp_path, monkeypatch=monkeypatch, capsys=capsys)
+    rows, _, _ = preflight_by_ssh(cases)
     assert named(rows, "failed") == {"hosts"}
     assert rows["hosts"]["lines"][0].startswith("a: no answer within 1 s. Check whether the host is overloaded")
     assert named(rows, "not checked") == set(rows) - {"hosts", "scheduler"}
@@ -377,7 +377,7 @@ def test_an_interruption_ends_a_command_that_is_being_started(monkeypatch):
 
 
 @pytest.fixture
-def two_ranks(tmp_path, monkeypatch, capsys):
+def two_ranks(programs, preflight, tmp_path, monkeypatch):
     """Make a preflight of two ranks on this machine; `ranks`: what srun does in a job to start them, as shell."""
     for name, value in environment().items():
         monkeypatch.setenv(name, value)
@@ -387,8 +387,8 @@ def two_ranks(tmp_path, monkeypatch, capsys):
             monkeypatch.setenv("SLURM_JOB_ID", "7")
             keys = {"scheduler": "slurm", "launcher": "srun"}
         words = ["--np", "2", "--threads", "1", "--runs-folder", str(tmp_path / "runs"), *words]
-        with programs(tmp_path / "bin", monkeypatch, srun=SRUN.format(tasks="0: n1\\n1: n1\\n", ranks=ranks)):
-            rows, result, progress = run_preflight("--site", own_site(tmp_path, **keys), *words, capsys=capsys)
+        programs(srun=SRUN.format(tasks="0: n1\\n1: n1\\n", ranks=ranks))
+        rows, result, progress = preflight("--site", own_site(tmp_path, **keys), *words)
         assert not (tmp_path / "runs").exists()
         failed = named(rows, "failed") - {"threads"}  # there may be one core
         return failed, rows["allreduce"]["lines"][0], result["allreduce"], progress
