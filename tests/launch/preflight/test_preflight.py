@@ -141,7 +141,7 @@ def test_each_check_has_a_failure_here():
 
 
 @pytest.mark.parametrize("finding", TABLES["finding"], ids=lambda row: f"{row['check']}: {row['id']}")
-def test_a_failure_is_one_line_that_names_host_and_remedy(finding, hosts, tmp_path, preflight):
+def test_what_a_check_finds_is_one_line_with_host_and_remedy(finding, hosts, tmp_path, preflight):
     hosts.there = {name: a_host(**finding[name]) for name in ("a", "b") if name in finding}
     hosts.report = TABLES["report"] | finding.get("report", {})
     keys = {"scheduler": "hosts", "hosts": {"names": ["a:2", "b:2"]}, **finding.get("site", {})}
