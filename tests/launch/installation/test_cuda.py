@@ -201,7 +201,7 @@ def test_after_a_failure_less_can_be_asked_for(set_up):
 def test_nothing_is_removed_before_all_checks(set_up, capsys):
     set_up.makes("--no-gpu")
     for args, free, words in (
-        (["--gpu"], 10.0, "set-up needs 1"),  # enough for the first environment, not for both
+        (["--gpu"], 10.0, "set-up needs"),  # enough for the first environment, not for both
         (["--gpu", "--wheels", "/nonexistent"], 100.0, "WHEELS names no folder"),
     ):
         set_up.free = free
