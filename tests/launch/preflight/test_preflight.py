@@ -20,7 +20,6 @@ from types import SimpleNamespace
 import pytest
 from made_programs import add_script, is_running
 from processes import environment
-from real_slurm import real_slurm, why_not
 from sites_and_jobs import own_site
 from two_hosts import SSH_PORT, several_hosts
 from waiting import wait_until
@@ -436,7 +435,7 @@ def test_ranks_that_hang_are_ended(two_ranks, tmp_path, monkeypatch):
 
 @pytest.mark.cluster
 def test_two_hosts_over_ssh(tmp_path):
-    """To the sum over their ranks. What sshd refuses is in `test_hosts.py`."""
+    """To the sum over their ranks. What sshd refuses is in `test_hosts.py`, a job of Slurm's in `test_slurm.py`."""
     with several_hosts(tmp_path, names=["a", "b"]) as hosts:
         keys = {"ssh_port": SSH_PORT, "identity_file": hosts.identity, "names": ["a", "b"]}
         variables = {"PYTHONPATH": str(ROOT)}
@@ -449,26 +448,3 @@ def test_two_hosts_over_ssh(tmp_path):
     result = json.loads(done.stdout)
     assert (result["result"], done.returncode) == ("ok", 0), json.dumps(result, indent=1)
     assert result["hosts"] == {"a": 1, "b": 1} and result["allreduce"]["hosts"] == ["a", "b"]
-
-
-@pytest.mark.cluster
-@pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
-def test_in_a_slurm_job_on_two_nodes(tmp_path):
-    """Slurm's own variables name the nodes, srun asks them and starts the ranks."""
-    words = ["--format", "json", "--framework", "torch", "--device", "cpu", "--dataset", "none"]
-    command = [sys.executable, "-m", "launch", "preflight", *words, "--runs-folder", str(tmp_path / "runs")]
-    changed = {name: value for name, value in environment().items() if os.environ.get(name) != value}
-    exports = "\n".join(f"export {name}={shlex.quote(value)}" for name, value in changed.items())
-    script = tmp_path / "job.sh"
-    script.write_text(f"#!/bin/bash\n{exports}\ncd {ROOT}\nexec {shlex.join(command)} > {tmp_path}/found.json\n")
-    with real_slurm() as slurm:
-        options = ["--nodes=2", "--ntasks-per-node=1", f"--output={tmp_path}/log"]
-        job = slurm.command("sbatch", "--parsable", *options, str(script)).strip()
-        slurm.wait_for(job, "COMPLETED", "FAILED")
-    log, result = (tmp_path / "log").read_text(), json.loads((tmp_path / "found.json").read_text())
-    assert result["result"] == "ok", f"{json.dumps(result, indent=1)}\n{log}"
-    assert (result["site"], result["location"], result["hosts"]) == ("slurm", "job", {"n1": 1, "n2": 1})
-    assert result["allreduce"]["hosts"] == ["n1", "n2"]
-    lines = {row["check"]: row["lines"] for row in result["checks"]}
-    assert lines["scheduler"] == ["srun found, srun offers pmix"]
-    assert lines["hosts"][0].startswith("2 hosts answered within ")
