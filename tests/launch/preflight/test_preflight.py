@@ -406,7 +406,7 @@ def test_two_ranks_by_horovodrun_and_gloo(two_ranks):
 @pytest.mark.ranks
 @pytest.mark.ci
 def test_two_ranks_of_keras_by_mpirun(two_ranks):
-    """PyTorch's are started over two hosts and by Slurm, below."""
+    """PyTorch's are started over two hosts, below."""
     failed, line, report, _ = two_ranks("--framework", "keras", launcher="mpirun")
     assert failed == set() and line.startswith("1 MB over 2 ranks in ")
     assert (report["controller"], report["bytes"], report["wrong_ranks"]) == ("mpi", 10**6, [])
@@ -435,7 +435,7 @@ def test_ranks_that_hang_are_ended(two_ranks, tmp_path, monkeypatch):
 
 @pytest.mark.cluster
 def test_two_hosts_over_ssh(tmp_path):
-    """To the sum over their ranks. What sshd refuses is in `test_hosts.py`, a job of Slurm's in `test_slurm.py`."""
+    """To the sum over their ranks. What sshd refuses is in `test_hosts.py`, a real Slurm in `test_slurm.py`."""
     with several_hosts(tmp_path, names=["a", "b"]) as hosts:
         keys = {"ssh_port": SSH_PORT, "identity_file": hosts.identity, "names": ["a", "b"]}
         variables = {"PYTHONPATH": str(ROOT)}
