@@ -26,6 +26,14 @@ for answer in json.loads((here / {name!r}).with_suffix(".answers").read_text()):
 """
 
 
+def add_script(path, script):
+    """Write an executable shell script; return its path."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{script}\n", encoding="utf-8")
+    path.chmod(0o755)
+    return path
+
+
 def is_running(process):
     """Return whether a process of this number still runs; one that ended and was not waited for does not."""
     try:

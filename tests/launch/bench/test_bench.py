@@ -44,21 +44,19 @@ def test_a_quick_start(framework, start, contestants, tmp_path):
     assert f"raw turns: {output}" in done.stdout
     assert "Speed in pairs of turns\nmodel" in done.stdout  # the table of `python -m analysis bench`
     (measured,) = read_result(output, BenchRecord, command="bench").starts
-    assert [(turn.contestant, turn.round) for turn in measured.turns] == [
-        (name, number) for number in range(2) for name in contestants
+    assert [(turn.round, turn.contestant, turn.ranks) for turn in measured.turns] == [
+        (number, *contestant) for number in range(2) for contestant in contestants.items()
     ]
-    assert all(turn.ranks == contestants[turn.contestant] for turn in measured.turns)
-    assert all(turn.seconds > 0 for turn in measured.turns)
-    assert all(max(turn.rank_seconds) == turn.seconds for turn in measured.turns)
-    assert all(len(turn.rank_seconds) == turn.ranks for turn in measured.turns)
-    assert all(turn.images == turn.steps * turn.ranks * 64 for turn in measured.turns)
+    for turn in measured.turns:
+        assert max(turn.rank_seconds) == turn.seconds > 0 and len(turn.rank_seconds) == turn.ranks
+        assert turn.images == turn.steps * turn.ranks * 64
     assert {"threads", "controller", "source_revision", "packages", "processor"} <= set(measured.environment)
     timed = [turn for turn in measured.turns if turn.exchanges]
     assert {turn.contestant for turn in timed} == set(contestants) & {"np2", "np2_mpi"}
-    assert all(len(turn.exchanges) == turn.steps for turn in timed)
-    assert all(min(turn.exchanges) > 0 <= turn.wait_seconds for turn in timed)
+    for turn in timed:
+        assert len(turn.exchanges) == turn.steps and min(turn.exchanges) > 0 <= turn.wait_seconds
+        assert turn.sent_bytes == turn.steps * CNN_BYTES
     assert not timed or any(turn.wait_seconds for turn in timed)  # in one turn ranks may be ready at once
-    assert all(turn.sent_bytes == turn.steps * CNN_BYTES for turn in timed)
     assert json.loads(output.read_text())["finished"]
 
 
@@ -113,11 +111,10 @@ def test_the_memory_is_that_of_the_second_rank_beside_the_first(stay, tmp_path, 
 
 
 def test_a_command_that_fails_shows_why(tmp_path, monkeypatch, capsys):
+    endings = {"fails": "sys.exit(1)", "hanging": "time.sleep(60)"}
+
     def failing(contestant, place, *, runs):
-        if contestant == "hanging":
-            return [sys.executable, "-c", "import time; time.sleep(60)"]
-        return [sys.executable, "-c", "import sys; print('the cause'); sys.exit(contestant == 'fails')"
-                .replace("contestant", repr(contestant))]  # fmt: skip
+        return [sys.executable, "-c", f"import sys, time; print('the cause'); {endings.get(contestant, '')}"]
 
     monkeypatch.setattr(started_commands, "_command", failing)
     monkeypatch.setattr(started_commands, "MOST_SECONDS", 1.0)
@@ -130,7 +127,7 @@ def test_a_command_that_fails_shows_why(tmp_path, monkeypatch, capsys):
         with pytest.raises(UserError, match=words) as error:
             list(started_commands.command_turns(contestant, "other", framework="torch", rounds=1, size=2))
         assert "\n" not in str(error.value)
-        assert ("the cause" in capsys.readouterr().err) is (contestant != "hanging")
+        assert contestant == "hanging" or "the cause" in capsys.readouterr().err
 
 
 PYDTNN_FILES = {
@@ -138,11 +135,7 @@ PYDTNN_FILES = {
     "layers.py": """
 class Layer:
     def __init__(self, **options): self.options = options
-class FC(Layer): pass
-class Conv2D(Layer): pass
-class Flatten(Layer): pass
-class Input(Layer): pass
-class MaxPool2D(Layer): pass
+FC = Conv2D = Flatten = Input = MaxPool2D = Layer
 """,
     "pydtnn_benchmark.py": """
 import importlib, os, pathlib, sys

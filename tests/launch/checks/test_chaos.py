@@ -6,109 +6,64 @@ import dataclasses
 import itertools
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import get_args
 
 import psutil
 import pytest
-from builders import make_config, make_epoch, make_setup, random_weights, write_trained_run
+from processes import environment
 from shared_memory import own_shared_memory
 
-from common.checks.chaos_record import (
-    TRIALS_FILE,
-    SignalKind,
-    Trial,
-    add_trial,
-    read_trials,
-    summary,
-    summary_of_changes,
-)
+from common.checks.chaos_record import SignalKind, Trial, add_trial, read_trials
 from common.errors import UserError
-from common.run_folder.checkpoints import Checkpoint, checkpoint_folders, save_checkpoint
-from common.run_folder.records import write_epochs
+from common.run_folder.checkpoints import checkpoint_folders
 from common.run_folder.world_changes import WorldChange
 from common.utils.paths import ROOT
 from launch.__main__ import main
 from launch.checks import chaos_files, chaos_trial
-from launch.checks.chaos_files import (
-    DAMAGES,
-    WRITERS,
-    FileFault,
-    FileTrials,
-    Writer,
-    damage_newest_checkpoint,
-    draw_file_fault,
-)
+from launch.checks.chaos_files import DAMAGES, WRITERS, FileFault, FileTrials, Writer, draw_file_fault
 from launch.checks.chaos_trial import HOST_KINDS, MARK, Trials, draw_fault
 from launch.checks.file_faults import ACTIONS, build_library
 from launch.checks.host_faults import can_have_hosts
 
-
-def trial(**changes):
-    values = {
-        "number": 0,
-        "framework": "torch",
-        "way": "gloo",
-        "kind": "SIGKILL",
-        "victim": "1",
-        "after_seconds": 3.5,
-        "epochs_before": 2,
-        "ended_seconds": 0.5,
-        "hung": False,
-        "is_readable": True,
-        "is_kept": True,
-        "starts": 2,
-        "is_equal": True,
-        "left_behind": [],
-        "traceback": False,
-    }
-    return Trial(**(values | changes))
+TABLES = tomllib.loads(Path(__file__).with_name("chaos.toml").read_text())
 
 
 def test_seed_and_number_decide_on_a_fault(monkeypatch):
+    def drawn(seed=1, frameworks=("torch",), **options):
+        return [draw_fault(seed, number, frameworks=list(frameworks), **options) for number in range(420)]
+
     monkeypatch.setattr(chaos_trial, "can_have_hosts", lambda: True)
-    faults = [draw_fault(1, number, frameworks=["keras", "torch"]) for number in range(420)]
-    assert faults == [draw_fault(1, number, frameworks=["keras", "torch"]) for number in range(420)]
-    assert faults != [draw_fault(2, number, frameworks=["keras", "torch"]) for number in range(420)]
-    signals = [one for one in faults if one.kind.startswith("SIG")]
-    assert len({(one.framework, one.way, one.kind, one.victim) for one in signals}) > 55  # of 72
-    of_files = [one for one in faults if one.kind in ACTIONS]
-    assert {one.kind for one in of_files} == set(ACTIONS)
-    of_hosts = [one for one in faults if one.victim == "host"]
-    assert {(one.kind, one.way) for one in of_hosts} == {  # what the ranks of one host use
-        (kind, "mpi" if kind == "full shared memory" else "gloo") for kind in HOST_KINDS
+    faults = drawn(frameworks=("keras", "torch"))
+    assert faults == drawn(frameworks=("keras", "torch")) != drawn(2, frameworks=("keras", "torch"))
+    kinds = [*get_args(SignalKind), chaos_trial.PAUSE]
+    assert {(fault.way, fault.kind, fault.victim) for fault in faults} == {
+        *itertools.product(["mpi", "gloo", "elastic"], kinds, ["0", "1", "launcher"]),
+        *itertools.product(["mpi", "gloo"], ACTIONS, ["0"]),
+        # Of hosts what the ranks of one host use.
+        *(("mpi" if kind == "full shared memory" else "gloo", kind, "host") for kind in HOST_KINDS),
     }
-    assert {one.kind for one in of_hosts if one.epochs is None} == {"full shared memory"}
-    pauses = [one for one in faults if one.kind == "pause of 2 s"]
-    assert {(one.way, one.victim) for one in pauses} == set(
-        itertools.product(["mpi", "gloo", "elastic"], ["0", "1", "launcher"])
-    )
-    assert not any(one.again for one in pauses)
+    moments = [(fault.epochs, fault.share) for fault in faults if fault.kind.startswith("SIG")]
+    assert {epochs for epochs, _ in moments} == {None, *range(1, chaos_trial.EPOCHS)}
+    assert min(share for _, share in moments) < 0.1 and 0.95 < max(share for _, share in moments) <= 1.05
+    starting = {fault.kind for fault in faults if fault.victim == "host" and fault.epochs is None}
+    assert starting == {"full shared memory"}
+    again = {(fault.way, fault.kind) for fault in faults if fault.again}
+    assert again == {("elastic", f"SIG{name}") for name in ("KILL", "TERM", "INT")}
     monkeypatch.setattr(chaos_trial, "can_have_hosts", lambda: False)
-    others = [draw_fault(1, number, frameworks=["torch"]) for number in range(300)]
-    assert {one.kind for one in others} == {*get_args(SignalKind), chaos_trial.PAUSE, *ACTIONS}
-    assert {(one.victim, one.way) for one in of_files} == {("0", "mpi"), ("0", "gloo")}
-    assert all(0 <= one.share < 1 for one in of_files)
-    assert {one.epochs for one in signals} == {None, *range(1, chaos_trial.EPOCHS)}
-    assert all(one.epochs for one in signals if one.again)
-    assert any(one.epochs is None for one in signals if one.kind == "SIGSTOP")
-    assert any(one.way == "elastic" and one.victim == "0" and one.epochs is None for one in signals)
-    assert {(one.way, one.kind) for one in signals if one.again} == {
-        ("elastic", f"SIG{name}") for name in ("KILL", "TERM", "INT")
-    }
-    assert 0 < min(one.share for one in signals) < 0.1
-    assert 0.95 < max(one.share for one in signals) <= 1.05
-    elastic = [draw_fault(1, number, frameworks=["torch"], ways=["elastic"]) for number in range(30)]
-    assert {one.way for one in elastic} == {"elastic"}
+    assert {fault.kind for fault in drawn()} == {*kinds, *ACTIONS}
+    assert {fault.way for fault in drawn(ways=["elastic"])} == {"elastic"}
 
 
 def test_seed_and_number_decide_on_a_file_fault():
-    faults = [draw_file_fault(1, number, writers=list(WRITERS)) for number in range(500)]
-    assert faults == [draw_file_fault(1, number, writers=list(WRITERS)) for number in range(500)]
-    assert faults != [draw_file_fault(2, number, writers=list(WRITERS)) for number in range(500)]
+    faults, again, others = (
+        [draw_file_fault(seed, number, writers=list(WRITERS)) for number in range(500)] for seed in (1, 1, 2)
+    )
+    assert faults == again != others
     damages = itertools.product(["run of PyTorch", "run of Keras"], DAMAGES)
-    assert {(one.writer, one.kind) for one in faults} == {*itertools.product(WRITERS, ACTIONS), *damages}
-    drawn = collections.Counter(one.writer for one in faults)
+    assert {(fault.writer, fault.kind) for fault in faults} == {*itertools.product(WRITERS, ACTIONS), *damages}
+    drawn = collections.Counter(fault.writer for fault in faults)
     assert 0 < drawn["experiment"] < 0.4 * drawn["run of Keras"]
 
 
@@ -132,25 +87,12 @@ def write_under(library, folder, *, operation, kind):
     return subprocess.run(command, env={"LD_PRELOAD": str(library)}, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.parametrize(
-    ("kind", "operation", "code", "sizes", "printed"),
-    [
-        ("end", 1, -9, [], ""),
-        ("end", 4, -9, [10, 0], ""),
-        ("EIO", 2, 1, [0], "[Errno 5]"),
-        ("ENOSPC", 2, 1, [5], "[Errno 28]"),  # the first half, then nothing anywhere
-        ("ENOSPC", 4, 0, [10, 5], "0.0"),
-        ("EMFILE", 3, 1, [10], "[Errno 24]"),
-        ("EMFILE", 5, 0, [10, 10], "0.0"),
-        ("clock +1 day", 1, 0, [10, 10], "86000.0"),
-        ("clock -1 day", 4, 0, [10, 10], "-86000.0"),
-    ],
-)
-def test_the_chosen_file_operation_fails(kind, operation, code, sizes, printed, library, tmp_path):
-    ended = write_under(library, tmp_path, operation=operation, kind=kind)
-    assert ended.returncode == code, ended.stderr
-    assert [file.stat().st_size for file in sorted(tmp_path.iterdir())] == sizes
-    assert printed in ended.stdout + ended.stderr
+@pytest.mark.parametrize("row", TABLES["operation"], ids=lambda row: f"{row['kind']} {row['number']}")
+def test_the_chosen_file_operation_fails(row, library, tmp_path):
+    ended = write_under(library, tmp_path, operation=row["number"], kind=row["kind"])
+    assert ended.returncode == row["code"], ended.stderr
+    assert [file.stat().st_size for file in sorted(tmp_path.iterdir())] == row["sizes"]
+    assert row.get("printed", "") in ended.stdout + ended.stderr
 
 
 GOOD_WRITER = """
@@ -173,52 +115,21 @@ def main(arguments):
 """
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "kind", "operation", "found"),
-    [
-        ("", "", "end", 3, {}),
-        ("", "", "EIO", 3, {}),
-        ('".made.new"', '"made"', "end", 2, {"is_readable": False}),
-        ("return 2", "return 1", "EIO", 3, {"traceback": True}),
-        ("except OSError", "except ValueError", "ENOSPC", 2, {"traceback": True}),
-        ("new.unlink(missing_ok=True)", "time.sleep(9)", "EMFILE", 1, {"hung": True}),
-        ('write("much")', 'write(content(folder.with_suffix(".mark")))', "end", 3, {"is_equal": False, "starts": 0}),
-    ],
-    ids=["killed", "failed", "in place", "exit code", "traceback", "hung", "other content"],
-)  # fmt: skip
-def test_what_a_writer_does_wrong_is_found(old, new, kind, operation, found, library, tmp_path, monkeypatch):
-    (tmp_path / "writer.py").write_text(GOOD_WRITER.replace(old, new) if old else GOOD_WRITER)
+@pytest.mark.parametrize("row", TABLES["writer"], ids=lambda row: row["id"])
+def test_what_a_writer_does_wrong_is_found(row, library, tmp_path, monkeypatch):
+    (tmp_path / "writer.py").write_text(GOOD_WRITER.replace(*row.get("edit", ["", ""])))
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{ROOT}")
     monkeypatch.setattr(chaos_files, "MOST_SECONDS", 1.0)
     monkeypatch.setitem(WRITERS, "writer", Writer("writer", lambda folder: [str(folder)], "made"))
     folder = tmp_path / "trials"
     folder.mkdir()
     with FileTrials(folder, library, writers=["writer"]) as trials:
-        made = trials.make(FileFault(writer="writer", kind=kind, share=(operation - 0.5) / 3), number=0)
-    assert made.operation == operation
-    assert made.is_survived is not bool(found)
-    assert {name: getattr(made, name) for name in found} == found
-
-
-@pytest.mark.parametrize("kind", DAMAGES)
-def test_one_file_of_the_newest_checkpoint_is_damaged(kind, tmp_path):
-    setup = make_setup(make_config(tmp_path))
-    run, weights = tmp_path / "run", random_weights(setup)
-    write_trained_run(run, setup, weights)
-    write_epochs(run, [make_epoch(1), make_epoch(2)])
-    for epoch in (1, 2):
-        save_checkpoint(run, Checkpoint(epoch, epoch, weights, {}))
-    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
-    assert damage_newest_checkpoint(run, kind, seed=1) is None  # nobody resumes a finished run
-    (run / "run.json").write_text((run / "run.json").read_text().replace('"finished"', '"failed"'))
-    assert damage_newest_checkpoint(run, kind, seed=1) == run / "checkpoints" / "epoch-0002"
-    (changed,) = (path for path, content in before.items() if path.read_bytes() != content and path.name != "run.json")
-    assert changed.parent.name == "epoch-0002"
-    old, new = before[changed], changed.read_bytes()
-    if kind == "truncated checkpoint":
-        assert old.startswith(new)
-    else:
-        assert [(one ^ other).bit_count() for one, other in zip(old, new, strict=True) if one != other] == [1]
+        fault = FileFault(writer="writer", kind=row["kind"], share=(row["operation"] - 0.5) / 3)
+        trial = trials.make(fault, number=0)
+    wrong = row.get("wrong", {})
+    assert trial.operation == row["operation"]
+    assert trial.is_survived is not bool(wrong)
+    assert {name: getattr(trial, name) for name in wrong} == wrong
 
 
 def test_without_a_compiler_it_is_one_line(tmp_path, monkeypatch):
@@ -227,79 +138,61 @@ def test_without_a_compiler_it_is_one_line(tmp_path, monkeypatch):
         build_library(tmp_path / "library.so")
 
 
-@pytest.mark.parametrize(
-    ("changes", "survived"),
-    [
-        ({}, True),
-        ({"starts": 1, "epochs_before": None}, True),
-        ({"hung": True}, False),
-        ({"is_readable": False}, False),
-        ({"is_kept": False}, False),
-        ({"starts": 0, "is_equal": False}, False),
-        ({"is_equal": False}, False),
-        ({"left_behind": ["sem.x"]}, False),
-        ({"traceback": True}, False),
-    ],
-)
-def test_a_fault_is_survived_only_in_every_respect(changes, survived):
-    assert trial(**changes).is_survived is survived
+def make_trial(**changes):
+    values = {
+        "number": 0, "framework": "torch", "way": "gloo", "kind": "SIGKILL", "victim": "1", "after_seconds": 3.5,
+        "epochs_before": 2, "ended_seconds": 0.5, "hung": False, "is_readable": True, "is_kept": True, "starts": 2,
+        "is_equal": True, "left_behind": [], "traceback": False,
+    }  # fmt: skip
+    return Trial(**(values | changes))
 
 
-def test_trials_are_kept_and_counted_by_fault(tmp_path):
-    trials = [trial(strikes=4), trial(number=1, is_equal=False), trial(number=2, victim="launcher", hung=True)]
-    trials.append(trial(number=3, strikes=0, starts=1))  # its victim had ended: no fault
-    for one in trials:
-        add_trial(tmp_path, one)
-    assert read_trials(tmp_path) == trials
-    assert summary(trials) == [
-        ["gloo", "SIGKILL to a rank", 5, 2, 2, 2, 2, 2, 2, 1, 1, 0.5, 0.5],
-        ["gloo", "SIGKILL to the launcher", 1, 1, 1, 0, 1, 1, 1, 1, 0, 0.5, 0.5],
-    ]
-    assert read_trials(tmp_path / "none") == []
-
-
-def change(seconds, *, cause="a rank ended", lost_steps=3, after=1):
+def make_change(seconds, *, cause="a rank ended", lost_steps=3, after=1):
     return WorldChange(
         at="2026-11-24T10:00:00+00:00", cause=cause, step=10, ranks_before=2, ranks_after=after, ended=[], joined=[],
         lost_steps=lost_steps, detect_seconds=0.1, agree_seconds=0.2, resume_seconds=seconds - 0.3,
     )  # fmt: skip
 
 
-def test_changes_of_ranks_are_counted_by_event(tmp_path):
-    changes = [change(seconds) for seconds in (1.0, 2.0, 6.0)]
-    add_trial(tmp_path, trial(way="elastic", changes=changes))
-    hosts = [change(seconds, cause="the hosts changed", lost_steps=0, after=after)
-             for seconds, after in ((15.0, 3), (16.0, 2), (17.0, 1))]  # fmt: skip
-    add_trial(tmp_path, trial(way="elastic", changes=hosts))
-    add_trial(tmp_path, trial(way="elastic", framework="keras", changes=[change(3.0, lost_steps=9)]))
-    assert summary_of_changes(read_trials(tmp_path)) == [
-        ["keras", "a rank ended", 1, 0.1, 0.1, 3.0, 3.0, 3.0, 9, 9],
-        ["torch", "a host was removed", 1, 0.1, 0.1, 17.0, 17.0, 17.0, 0, 0],
-        ["torch", "a rank ended", 3, 0.1, 0.1, 2.0, 6.0, 6.0, 3, 3],
-        ["torch", "a rank joined", 1, 0.1, 0.1, 15.0, 15.0, 15.0, 0, 0],
-        ["torch", "a rank that joined ended", 1, 0.1, 0.1, 16.0, 16.0, 16.0, 0, 0],
+def test_trials_are_kept_and_counted_by_fault_and_survived_only_in_every_respect(tmp_path, capsys):
+    wrong = [
+        {"is_equal": False}, {"is_readable": False}, {"is_kept": False}, {"traceback": True}, {"left_behind": ["sem.x"]}
+    ]  # fmt: skip
+    trials = [
+        make_trial(strikes=4),
+        *(make_trial(number=number, **changes) for number, changes in enumerate(wrong, start=1)),
     ]
-    assert summary(read_trials(tmp_path))[0][11:] == ["", ""]  # elastic runs do not end
-
-
-@pytest.mark.parametrize("line", ["{", "[]", '{"number": 1}', "null"])
-def test_a_damaged_record_is_one_line(tmp_path, line):
-    (tmp_path / TRIALS_FILE).write_text(line + "\n")
-    with pytest.raises(UserError, match="is not a record of `launch chaos`"):
-        read_trials(tmp_path)
-
-
-def run_main(arguments):
-    try:
-        return main(arguments)
-    except SystemExit as stop:
-        return int(stop.code or 0)
+    trials.append(make_trial(number=6, victim="launcher", hung=True, starts=0, is_equal=False))
+    trials.append(make_trial(number=7, strikes=0, starts=1))  # its victim had ended: no fault
+    trials.append(make_trial(number=8, way="elastic", changes=[make_change(seconds) for seconds in (1.0, 2.0, 6.0)]))
+    hosts = [
+        make_change(seconds, cause="the hosts changed", lost_steps=0, after=after)
+        for seconds, after in ((15.0, 3), (16.0, 2), (17.0, 1))
+    ]
+    trials.append(make_trial(number=9, way="elastic", changes=hosts))
+    trials.append(make_trial(number=10, way="elastic", framework="keras", changes=[make_change(3.0, lost_steps=9)]))
+    for trial in trials:
+        add_trial(tmp_path, trial)
+    words = ["--frameworks", "torch", "--faults", "0", "--file-faults", "0", "--folder", str(tmp_path)]
+    assert main(["chaos", *words]) == 1
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert [line for line in lines if line.startswith(("elastic ", "gloo ", "keras ", "torch "))] == [
+        "elastic SIGKILL to a rank 3 3 3 3 3 3 3 3 3",  # and do not end
+        "gloo SIGKILL to a rank 9 6 6 6 5 5 6 5 1 0.5 0.5",
+        "gloo SIGKILL to the launcher 1 1 0 0 1 1 0 0 0 0.5 0.5",
+        "keras a rank ended 1 0.1 0.1 3 3 3 9 9",
+        "torch a host was removed 1 0.1 0.1 17 17 17 0 0",
+        "torch a rank ended 3 0.1 0.1 2 6 6 3 3",
+        "torch a rank joined 1 0.1 0.1 15 15 15 0 0",
+        "torch a rank that joined ended 1 0.1 0.1 16 16 16 0 0",
+    ]
+    assert f"13 faults, 6 not survived: see {tmp_path}; 1 more came before or after their victim" in lines
 
 
 def left_of(folder):
-    found = psutil.process_iter(["environ", "status"])
-    living = [one for one in found if one.info["status"] != psutil.STATUS_ZOMBIE]
-    return [one for one in living if (one.info["environ"] or {}).get(MARK, "").startswith(str(folder))]
+    processes = psutil.process_iter(["environ", "status"])
+    living = [process.info["environ"] for process in processes if process.info["status"] != psutil.STATUS_ZOMBIE]
+    return [environ for environ in living if (environ or {}).get(MARK, "").startswith(str(folder))]
 
 
 @pytest.mark.parametrize("moment", ["_wait_for_moment", "_epochs", "_ended"])
@@ -345,10 +238,8 @@ def alone(request):
 
 @pytest.fixture
 def short_runs(monkeypatch):
-    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{Path('/usr/bin')}:{Path('/bin')}")
-    monkeypatch.setenv("OMPI_ALLOW_RUN_AS_ROOT", "1")
-    monkeypatch.setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
-    monkeypatch.setenv("OMPI_MCA_rmaps_base_oversubscribe", "1")
+    for name, value in environment().items():
+        monkeypatch.setenv(name, value)
     monkeypatch.setattr(chaos_trial, "EPOCHS", 5)
 
 
@@ -377,15 +268,15 @@ def test_a_short_campaign_loses_nothing_and_goes_on(tmp_path, short_runs, monkey
         return [network, full_disk][number]
 
     monkeypatch.setattr("launch.checks.chaos.draw_fault", as_listed)
-    assert run_main([*command, "--faults", "1"]) == 0, (capfd.readouterr(), printed(folder))
+    assert main([*command, "--faults", "1"]) == 0, (capfd.readouterr(), printed(folder))
     first = read_trials(folder)
-    assert run_main([*command, "--faults", "2"]) == 0, (capfd.readouterr(), printed(folder))
+    assert main([*command, "--faults", "2"]) == 0, (capfd.readouterr(), printed(folder))
     assert drawn == [0, 1]
     trials = read_trials(folder)
     assert trials[:1] == first
-    assert [one.starts for one in trials] == [2, 2]
-    assert all(one.is_survived for one in trials)
-    assert [one.operation is None for one in trials] == [True, False]
+    assert [trial.starts for trial in trials] == [2, 2]
+    assert all(trial.is_survived for trial in trials)
+    assert [trial.operation is None for trial in trials] == [True, False]
     assert "2 faults, 0 not survived" in capfd.readouterr().out
     assert not left_of(tmp_path)
 
@@ -401,12 +292,12 @@ def test_file_faults_lose_nothing(tmp_path, capfd):
     folder = tmp_path / "chaos"
     command = ["chaos", "--frameworks", "torch", "--folder", str(folder), "--faults", "0"]
     command += ["--file-faults", "10", "--seed", "1705"]
-    assert run_main(command) == 0, (capfd.readouterr(), printed(folder))
+    assert main(command) == 0, (capfd.readouterr(), printed(folder))
     trials = read_trials(folder)
     assert len(trials) == 10
-    assert {one.kind for one in trials} == {*ACTIONS, *DAMAGES}
-    assert {one.victim for one in trials} == WRITERS.keys() - {"run of Keras"}
+    assert {trial.kind for trial in trials} == {*ACTIONS, *DAMAGES}
+    assert {trial.victim for trial in trials} == WRITERS.keys() - {"run of Keras"}
     # Other programs may end after the file that counts has its name.
-    killed = [one for one in trials if (one.kind, one.victim) == ("end", "run of PyTorch")]
-    assert {one.starts for one in killed} == {2}
+    killed = [trial for trial in trials if (trial.kind, trial.victim) == ("end", "run of PyTorch")]
+    assert {trial.starts for trial in killed} == {2}
     assert not list(folder.glob("files-*"))  # of faults that were survived nothing stays

@@ -8,13 +8,8 @@ from pathlib import Path
 import pytest
 from waiting import wait_until
 
-from launch.checks.host_faults import (
-    SHARED_MEMORY_BYTES,
-    can_have_hosts,
-    fill_shared_memory,
-    on_a_host_of_its_own,
-    set_network,
-)
+from launch.checks import host_faults
+from launch.checks.host_faults import SHARED_MEMORY_BYTES, fill_shared_memory, set_network
 
 TALKS = """
 import socket, sys
@@ -34,25 +29,26 @@ for line in sys.stdin:
 
 @pytest.fixture
 def process():
-    if not can_have_hosts():
+    if not host_faults.can_have_hosts():
         pytest.skip("only root can have hosts of its own, with unshare, nsenter and ip")
-    command = on_a_host_of_its_own([sys.executable, "-c", TALKS])
+    command = host_faults.on_a_host_of_its_own([sys.executable, "-c", TALKS])
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout.readline() == "ready\n"
         yield process
         process.kill()
 
 
-def test_shared_memory_is_filled_and_this_machines_is_not(process):
+def network_is_up():
+    return int(Path("/sys/class/net/lo/flags").read_text(), 0) & 1
+
+
+def test_shared_memory_is_filled_and_the_network_is_down_there_and_not_here(process):
     here = os.statvfs("/dev/shm").f_bavail
     fill_shared_memory(process.pid)
     there = os.statvfs(f"/proc/{process.pid}/root/dev/shm")
     assert (there.f_bavail, there.f_blocks * there.f_frsize) == (0, SHARED_MEMORY_BYTES)
     assert abs(os.statvfs("/dev/shm").f_bavail - here) * there.f_bsize < SHARED_MEMORY_BYTES / 2
-    assert not Path("/dev/shm/full").exists()
 
-
-def test_the_network_is_down_and_comes_back(process):
     def said():
         process.stdin.write("\n")
         process.stdin.flush()
@@ -60,16 +56,10 @@ def test_the_network_is_down_and_comes_back(process):
 
     assert said() == "b'x'"
     set_network(process.pid, up=False)
-    assert said() == "nothing"
-    assert int(Path("/sys/class/net/lo/flags").read_text(), 0) & 1  # here it is up
+    assert said() == "nothing" and network_is_up()
     set_network(process.pid, up=True)
     wait_until(lambda: said() == "b'x'")  # what was lost is sent again
-
-
-def test_a_process_of_this_machine_is_left_alone():
-    if not can_have_hosts():
-        pytest.skip("only root can have hosts of its own, with unshare, nsenter and ip")
+    # A process of this machine is left alone.
     fill_shared_memory(os.getpid())
     set_network(os.getpid(), up=False)
-    assert not Path("/dev/shm/full").exists()
-    assert int(Path("/sys/class/net/lo/flags").read_text(), 0) & 1
+    assert not Path("/dev/shm/full").exists() and network_is_up()

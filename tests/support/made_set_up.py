@@ -1,0 +1,69 @@
+"""A clone whose set-up decides, remembers and refuses as a real one does, on a machine that a test describes."""
+
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+
+from common.errors import UserError
+from launch.installation import command
+from launch.installation import run as setup_run
+from launch.installation.cuda import Node, Toolkit
+
+ROOT = Path(__file__).resolve().parents[2]
+REQUIREMENTS = "launch/installation/requirements"
+
+
+def made_node(*, toolkits=("13.2", "12.9"), **changes):
+    """Return a node with an A10G, whose CUDA toolkits have these versions, or with other values."""
+    places = tuple(Toolkit(home=Path(f"/usr/local/cuda-{version}"), version=version) for version in toolkits)
+    values = {"driver": "580.95.05", "capabilities": ("8.6",), "toolkits": places} | changes
+    return Node(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})
+
+
+class MadeSetUp:
+    """Set-up that does all but run its plan.
+
+    Attributes:
+        root: the clone, with all that set-up reads of one; its cache is beside it.
+        there: this machine with its GPUs; None: it has none, and nobody must ask.
+        free: gigabytes of the disk.
+        failing: folders of environments that fail; the others are left as a real set-up leaves them.
+        made: folders of environments whose plan would have been run.
+    """
+
+    def __init__(self, root, monkeypatch, *, there=None):
+        self.root, self.there, self.free = root, there, 100.0
+        self.failing, self.made = set(), []
+        shutil.copytree(ROOT / REQUIREMENTS, root / REQUIREMENTS)
+        shutil.copy(ROOT / "pyproject.toml", root)
+        monkeypatch.setenv("HOROVOD_TWINS_CACHE", str(root.parent / "cache"))
+        monkeypatch.setattr(command, "gpu_present", lambda: self.there is not None)
+        monkeypatch.setattr(command, "this_node", self._look)
+        monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=self.free * 1e9))
+        monkeypatch.setattr(setup_run, "run_set_up", self._run)
+
+    def __call__(self, *args):
+        """Return the exit code."""
+        return command.main(["--root", str(self.root), *args])
+
+    def makes(self, *args):
+        """Return the folders of the environments that are made."""
+        self.made = []
+        assert self(*args) == 0
+        return self.made
+
+    def folders(self):
+        """Return the environments that are there."""
+        return sorted(path.name for path in self.root.iterdir() if path.name.startswith(".venv"))
+
+    def _look(self):
+        assert self.there, "the machine was asked"
+        return self.there
+
+    def _run(self, work):
+        if work.request.folder in self.failing:
+            raise UserError(f"{work.request.folder} fails")
+        self.made.append(work.request.folder)
+        (work.state.venv / "bin").mkdir(exist_ok=True)
+        (work.state.venv / "bin" / "python").touch()
+        work.state.finish(work.request)
