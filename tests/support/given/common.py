@@ -1,19 +1,13 @@
 """What command lines of `python -m common` in `tests/refusals/common.toml` need in the current folder."""
 
-from PIL import Image
-
-
-def image(path, value=1):
-    """Write an image of one value."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    Image.new("L", (6, 4), value).save(path)
+from made_images import write_image
 
 
 def pets(folder):
     """Write a folder of two classes."""
     for number in range(40):
-        image(folder / f"pets/cat/{number:02d}.png", number)
-        image(folder / f"pets/dog/{number:02d}.png", 100 + number)
+        write_image(folder / f"pets/cat/{number:02d}.png", number)
+        write_image(folder / f"pets/dog/{number:02d}.png", 100 + number)
 
 
 def broken(folder):
@@ -25,7 +19,7 @@ def broken(folder):
 def small_class(folder):
     """Add a class of which no image remains for validation."""
     for number in range(20):
-        image(folder / f"pets/bird/{number}.png")
+        write_image(folder / f"pets/bird/{number}.png")
 
 
 def outputs(folder):
@@ -38,11 +32,11 @@ def folders(folder):
     """Write folders that are no data sets."""
     for name in ("empty", "one-class", "no-files", "one-image"):
         (folder / name).mkdir()
-    image(folder / "one-class/a/1.png")
-    image(folder / "no-files/a/1.png")
+    write_image(folder / "one-class/a/1.png")
+    write_image(folder / "no-files/a/1.png")
     (folder / "no-files/b").mkdir()
-    image(folder / "one-image/a/1.png")
-    image(folder / "one-image/b/1.png")
+    write_image(folder / "one-image/a/1.png")
+    write_image(folder / "one-image/b/1.png")
     for number in range(2):
-        image(folder / f"two-classes/a/{number}.png")
-        image(folder / f"two-classes/b/{number}.png")
+        write_image(folder / f"two-classes/a/{number}.png")
+        write_image(folder / f"two-classes/b/{number}.png")

@@ -7,12 +7,12 @@ import signal
 import subprocess
 import sys
 import threading
-from pathlib import Path
 
 import numpy as np
 import pytest
 from builders import make_config, make_setup
 from jobs import Job, do_job, start_of
+from made_images import write_image
 from PIL import Image
 from processes import ROOT, environment
 from safetensors.numpy import load_file
@@ -24,7 +24,7 @@ from common.data.images import prepared_file
 from common.data.images.folder import read_image
 from common.data.images.prepare import Settings, prepare
 from common.data.images.prepared_file import load_prepared, read_description
-from common.data.images.prepared_rows import lay_out, parse_shares
+from common.data.images.prepared_rows import parse_shares
 from common.data.loading import load_dataset
 from common.errors import UserError
 from common.utils import workers
@@ -37,12 +37,6 @@ COUNTS = {"cat": 100, "dog": 40}
 def value_of(label, number):
     """Return the pixel value that identifies an image: 0..99 are cats, 150..189 dogs."""
     return number + 150 * label
-
-
-def write_image(path, value, *, size=(6, 4)):
-    """Write an image of (width, height) pixels of one value."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    Image.new("L", size, value).save(path)
 
 
 @pytest.fixture
@@ -65,22 +59,10 @@ def make(folder, name="made", **changes):
     return folder.parent / name
 
 
-def test_the_default_split_of_9000_images_in_9_classes():
-    classes = {f"class {number}": [f"{file}.png" for file in range(1000)] for number in range(9)}
-    rows = lay_out(Path("folder"), classes, shares=parse_shares("85/2/13"), seed=1)
-    assert rows.counts == (7650, 180, 1170)
-    parts = np.split(rows.labels, np.cumsum(rows.counts)[:2])
-    assert [np.bincount(part).tolist() for part in parts] == [[850] * 9, [20] * 9, [130] * 9]
-    places = rows.labels * 1000 + rows.numbers
-    np.testing.assert_array_equal(np.sort(places), np.arange(9000))
-    for part in parts:  # shuffled: classes are mixed
-        assert (np.diff(part) != 0).mean() > 0.7
-
-
 @pytest.mark.parametrize(
     ("split", "count", "expected"),
     [
-        ("85/2/13", 100, (85, 2, 13)),
+        ("85/2/13", 1000, (850, 20, 130)),
         ("85/2/13", 40, (34, 1, 5)),
         ("85/2/13", 27, (22, 1, 4)),
         ("70/0/30", 10, (7, 0, 3)),
@@ -94,7 +76,7 @@ def test_each_part_gets_its_rounded_share_of_a_class(split, count, expected):
 
 
 @pytest.mark.parametrize("pixels", ["uint8", "float16"])
-def test_images_labels_and_statistics(folder, pixels):
+def test_images_labels_and_statistics_also_as_safetensors_reads_them(folder, pixels):
     file = make(folder, pixels=pixels)
     dataset = load_dataset(f"prepared:{file}")
     assert dataset.class_names == CLASSES and dataset.image_shape == (4, 6, 1)
@@ -102,8 +84,12 @@ def test_images_labels_and_statistics(folder, pixels):
     assert np.bincount(dataset.train.labels[:-3]).tolist() == [85, 34]
     assert np.bincount(dataset.train.labels[-3:]).tolist() == [2, 1]
     assert np.bincount(dataset.test.labels).tolist() == [13, 5]
-    seen = []
-    for split in (dataset.train, dataset.test):
+    assert (np.diff(dataset.train.labels) != 0).mean() > 0.3, "classes are mixed"
+    arrays, seen = load_file(file), []
+    assert arrays.keys() == {"train_images", "train_labels", "test_images", "test_labels"}
+    for name, split in (("train", dataset.train), ("test", dataset.test)):
+        np.testing.assert_array_equal(arrays[f"{name}_images"], split.images)
+        np.testing.assert_array_equal(arrays[f"{name}_labels"], split.labels)
         assert split.images.dtype == pixels and split.labels.dtype == np.int64
         assert isinstance(split.images, np.memmap) and not split.images.flags.writeable
         first = np.asarray(split.images[:, 0, 0, 0])
@@ -118,6 +104,9 @@ def test_images_labels_and_statistics(folder, pixels):
     training = seen[0][:-3] / 255
     assert dataset.mean == pytest.approx([training.mean()])
     assert dataset.standard_deviation == pytest.approx([training.std()])
+    description, start = read_description(file)
+    assert (description.split, description.seed, description.source) == ("85/2/13", 1, "pets")
+    assert start % 4096 == 0
 
 
 def test_images_are_resized_and_made_gray_as_a_folder_is_read(tmp_path):
@@ -146,18 +135,6 @@ def test_the_file_depends_on_folder_and_seed_only(folder, monkeypatch):
     first, other = (load_prepared(make(folder, f"seed{seed}", seed=seed), name="made") for seed in (1, 2))
     assert not np.array_equal(first.train.images, other.train.images)
     assert set(first.test.images[:, 0, 0, 0].tolist()) != set(other.test.images[:, 0, 0, 0].tolist())
-
-
-def test_safetensors_reads_the_file(folder):
-    file = make(folder, pixels="float16")
-    dataset, arrays = load_prepared(file, name="made"), load_file(file)
-    assert arrays.keys() == {"train_images", "train_labels", "test_images", "test_labels"}
-    for name, split in (("train", dataset.train), ("test", dataset.test)):
-        np.testing.assert_array_equal(arrays[f"{name}_images"], split.images)
-        np.testing.assert_array_equal(arrays[f"{name}_labels"], split.labels)
-    description, start = read_description(file)
-    assert (description.split, description.seed, description.source) == ("85/2/13", 1, "pets")
-    assert start % 4096 == 0
 
 
 def test_only_a_few_items_are_in_progress_at_once():
@@ -198,17 +175,6 @@ def test_broken_files_are_an_error_and_nothing_is_written(folder):
     assert list(folder.parent.iterdir()) == [folder]
 
 
-def test_broken_files_are_skipped_on_request(folder):
-    clean = load_prepared(make(folder, "clean"), name="clean")
-    broken = break_files(folder)
-    made = prepare(folder, folder.parent / "made", settings(skip_broken=True))
-    assert sorted(str(path) for path, _ in made.skipped) == broken
-    dataset = load_prepared(folder.parent / "made", name="made")
-    np.testing.assert_array_equal(dataset.train.images, clean.train.images)
-    np.testing.assert_array_equal(dataset.test.labels, clean.test.labels)
-    assert made.description.skipped_files == 4
-
-
 def test_a_file_that_breaks_between_the_passes_is_an_error(folder, monkeypatch):
     (folder / "cat/empty.png").touch()
     read, calls = preparation.read_image, itertools.count()
@@ -230,9 +196,12 @@ def damaged(file):
     return str(caught.value)
 
 
-def test_missing_foreign_and_damaged_files_are_refused(folder, tmp_path):
+def test_missing_foreign_and_damaged_files_are_refused(folder, tmp_path, monkeypatch):
     file = make(folder)
     good = file.read_bytes()
+    with monkeypatch.context() as patch:
+        patch.setattr(prepared_file, "VERSION", 2)
+        assert "another version of this program (1, not 2)" in damaged(file)
     assert "No such file" in damaged(tmp_path / "none")
     assert "Is a directory" in damaged(tmp_path)
     for text in (b"", b"short", b"\xff" * 100, (2).to_bytes(8, "little") + b"{}", (2).to_bytes(8, "little") + b"[]"):
@@ -252,43 +221,28 @@ def test_missing_foreign_and_damaged_files_are_refused(folder, tmp_path):
     assert "the description has another checksum" in damaged(file)
     file.write_bytes(good.replace(b'"U8", "shape": [122', b'"U8", "shape": [121'))
     assert "the header does not match" in damaged(file)
-
-
-def test_another_version_is_refused(folder, monkeypatch):
-    file = make(folder)
-    monkeypatch.setattr(prepared_file, "VERSION", 2)
-    assert "another version of this program (1, not 2)" in damaged(file)
-
-
-def test_large_files_are_checked_by_their_length_only(folder, monkeypatch):
-    file = make(folder)
-    content = bytearray(file.read_bytes())
-    content[-1] ^= 1
-    file.write_bytes(content)
+    file.write_bytes(good[:-1] + b"0")
     assert "the images have another checksum" in damaged(file)
-    monkeypatch.setattr(prepared_file, "FULL_CHECK_BYTES", 100)
+    monkeypatch.setattr(prepared_file, "FULL_CHECK_BYTES", 100)  # large files are checked by their length only
     load_prepared(file, name="made")
 
 
-def test_the_data_set_has_its_validation_rows(folder, tmp_path):
-    data = {"dataset": f"prepared:{make(folder)}"}
+def test_the_data_set_has_its_validation_rows_or_a_share_is_cut(folder, tmp_path):
     training = {"batch_size": 30, "target_accuracy": 0.9, "early_stop": 2}
-    setup = make_setup(make_config(tmp_path, data=data, training=training))
+
+    def setup_of(file, **data):
+        return make_setup(make_config(tmp_path, data={"dataset": f"prepared:{file}", **data}, training=training))
+
+    setup = setup_of(make(folder))
     np.testing.assert_array_equal(setup.training_indices, np.arange(119))
     np.testing.assert_array_equal(setup.validation_indices, [119, 120, 121])
     assert setup.validates_after(1)
-    share = make_config(tmp_path, data={**data, "validation_share": 0.1}, training={"batch_size": 30})
     with pytest.raises(UserError, match=r"its own validation split \(3 samples\). Received: --validation-share 0.1"):
-        make_setup(share)
-
-
-def test_without_validation_rows_a_share_is_cut_or_required(folder, tmp_path):
-    data = {"dataset": f"prepared:{make(folder, shares=parse_shares('87/0/13'))}"}
-    training = {"batch_size": 30, "target_accuracy": 0.9}
-    with pytest.raises(UserError, match=r"--target-accuracy needs validation samples. Received: --target-accuracy 0.9"):
-        make_setup(make_config(tmp_path, data=data, training=training))
-    cut = make_setup(make_config(tmp_path, data={**data, "validation_share": 0.25}, training=training))
-    assert len(cut.validation_indices) == 31  # a quarter of 122, rounded up
+        setup_of(make(folder, "again"), validation_share=0.1)
+    without = make(folder, "without", shares=parse_shares("87/0/13"))
+    with pytest.raises(UserError, match=r"--early-stop needs validation samples. Received: --early-stop 2"):
+        setup_of(without)
+    assert len(setup_of(without, validation_share=0.25).validation_indices) == 31  # a quarter of 122, rounded up
 
 
 @pytest.mark.parametrize("pixels", ["uint8", "float16"])
@@ -309,7 +263,8 @@ def command(folder, *arguments):
 
 
 def test_the_command(folder, capsys):
-    break_files(folder)
+    clean = load_prepared(make(folder, "clean", pixels="float16"), name="clean")
+    broken = break_files(folder)
     assert main(command(folder, "--gray", "--dtype", "float16", "--skip-broken")) == 0
     shown = capsys.readouterr().out
     assert "119 training, 3 validation and 18 test images of 2 classes, 6x4 pixels, 1 channel, float16" in shown
@@ -318,9 +273,9 @@ def test_the_command(folder, capsys):
     assert last.startswith("prepared 140 images in ") and "images/s" in last and "peak memory" in last
     assert " cores used" in last
     made = {path.name for path in folder.parent.iterdir()}
-    assert made == {"pets", "made", "made-before.png", "made-after.png", "made-skipped.txt"}
+    assert made == {"pets", "clean", "made", "made-before.png", "made-after.png", "made-skipped.txt"}
     listed = (folder.parent / "made-skipped.txt").read_text().splitlines()
-    assert [line.split(":")[0] for line in listed] == break_files(folder)
+    assert [line.split(":")[0] for line in listed] == broken
     before, after = (Image.open(folder.parent / f"made-{name}.png") for name in ("before", "after"))
     # These images need no resizing, so below the titles both sheets show the same.
     before_pixels, after_pixels = (np.asarray(sheet)[40:] for sheet in (before, after))
@@ -328,7 +283,10 @@ def test_the_command(folder, capsys):
     shown_values = {*before_pixels[30, 100::134, 0].tolist(), *before_pixels[120, 100::134, 0].tolist()}
     assert len([value for value in shown_values if 150 <= value < 190]) >= 6  # dogs
     assert len([value for value in shown_values if value < 100]) >= 6  # cats
-    assert load_dataset(f"prepared:{folder.parent / 'made'}").image_shape == (4, 6, 1)
+    dataset = load_dataset(f"prepared:{folder.parent / 'made'}")
+    np.testing.assert_array_equal(dataset.train.images, clean.train.images)
+    np.testing.assert_array_equal(dataset.test.labels, clean.test.labels)
+    assert read_description(folder.parent / "made")[0].skipped_files == 4
 
 
 def test_a_full_disk_is_one_line_and_leaves_no_files(folder, capsys):
