@@ -1,7 +1,5 @@
 """The checkpointer: ranks agree on segments, checkpoints hold what each has, their time is not training time."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from builders import forget_hashes, make_config, make_setup, random_weights
@@ -69,63 +67,25 @@ def config_of(folder, **record):
     return make_config(folder, training={"batch_size": 15}, record={"name": "run", **record})
 
 
-def test_without_the_setting_an_epoch_is_one_segment_and_no_rank_is_asked(tmp_path):
-    asked = []
-
-    def allgather(value):
-        asked.append(value)
-        return [value]
-
-    trainer = start(config_of(tmp_path), replace(alone(), allgather=allgather))
-    asked.clear()
-    assert trainer.train_epoch(1) == [8]
-    assert trainer.train_epoch(1, PartialEpoch(steps=3)) == [5]
-    assert asked == [] and trainer.seconds == 5.0
-
-
-def test_all_ranks_train_the_same_segments_and_a_checkpoint_holds_what_each_has(tmp_path):
+def test_all_ranks_train_the_segments_of_the_first_and_a_checkpoint_holds_what_each_has(tmp_path):
     config = config_of(tmp_path, **OFTEN)
 
     def work(comm):
         trainer = start(config, comm)
+        if comm.rank:
+            trainer.played.checkpointer._schedule = CheckpointSchedule(1e9)  # by its own clock it would write none
         return trainer.train_epoch(1), trainer.seconds
 
-    # Each rank has a clock of its own, of which the first decides; seconds between segments are not training time.
+    # Seconds between segments are not training time.
     assert run_ranks(2, work) == [([1, 1, 1, 1], 4.0)] * 2
     (folder,) = checkpoint_folders(tmp_path / "run")
     assert folder.name == "epoch-0001-step-000003"
     spec = make_setup(config, size=2).spec
-    found = load_newest_checkpoint(tmp_path / "run", spec=spec, recorded_epochs=0)
-    assert (found.epoch, found.step) == (0, 3)
-    assert [rank.steps for rank in found.ranks] == [3, 3]
-    assert [rank.training_seconds for rank in found.ranks] == [3.0, 3.0]
-    assert [rank.state["losses_of_places"].tolist() for rank in found.ranks] == [[0.5, 0.5], [1.5, 1.5]]
-
-
-def test_the_first_rank_decides_when(tmp_path):
-    hurried = iter([2, 2, 1, 1, 1, 1])
-
-    def work(comm):
-        trainer = start(config_of(tmp_path, **OFTEN), comm)
-        if comm.rank:
-            trainer.played.checkpointer._schedule = _Other(hurried)
-        return trainer.train_epoch(1)
-
-    assert run_ranks(2, work) == [[1, 1, 1, 1]] * 2
-
-
-class _Other(CheckpointSchedule):
-    """A schedule that wants something else."""
-
-    def __init__(self, segments):
-        super().__init__(1.0)
-        self._segments = segments
-
-    def segment_ended(self):
-        return False
-
-    def next_steps(self, left):
-        return next(self._segments)
+    newest = load_newest_checkpoint(tmp_path / "run", spec=spec, recorded_epochs=0)
+    assert (newest.epoch, newest.step) == (0, 3)
+    assert [rank.steps for rank in newest.ranks] == [3, 3]
+    assert [rank.training_seconds for rank in newest.ranks] == [3.0, 3.0]
+    assert [rank.state["losses_of_places"].tolist() for rank in newest.ranks] == [[0.5, 0.5], [1.5, 1.5]]
 
 
 def test_time_between_segments_counts_as_time_of_checkpoints_once(tmp_path, monkeypatch):
@@ -149,28 +109,6 @@ def test_time_between_segments_counts_as_time_of_checkpoints_once(tmp_path, monk
     trainer.train_epoch(3)
     newest = load_newest_checkpoint(run.folder, spec=trainer.played.setup.spec)
     assert newest.checkpoint_seconds == 60.0, "before its own"
-
-
-def test_seconds_before_a_resumption_count(tmp_path, monkeypatch):
-    now = [0.0]
-    monkeypatch.setattr(checkpointer_module.time, "perf_counter", lambda: now[0])
-    trainer = start(config_of(tmp_path, **OFTEN), alone())
-    trainer.train_epoch(1)
-    trainer.played.end("interrupted")
-    state = checkpoint_folders(tmp_path / "run")[-1] / "state.json"
-    forget_hashes(state.parent)
-    state.write_text(state.read_text().replace('"checkpoint_seconds": 0.0', '"checkpoint_seconds": 50.0'))
-
-    trainer = start(config_of(tmp_path, resume=str(tmp_path / "run")), alone())
-    assert (trainer.played.done, trainer.played.step) == (0, 7)
-    partial = load_newest_checkpoint(tmp_path / "run", spec=trainer.played.setup.spec).partial_epoch(0)
-    assert trainer.train_epoch(1, partial) == [1]
-    trainer.end_epoch(1)
-    run = read_run(tmp_path / "run")
-    (epoch,) = run.epochs
-    assert (epoch.training_seconds, epoch.checkpoint_seconds) == (8.0, 50.0)
-    assert run.record.status.resumed_after_epochs == [0]
-    assert run.record.status.resumed_after_steps == [7]
 
 
 def test_a_checkpoint_inside_an_epoch_of_an_older_version_is_refused(tmp_path):
