@@ -2,44 +2,21 @@
 
 import numpy as np
 import pytest
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from common.data.sharding import (
-    dropped_samples,
     epoch_order,
     evaluation_range,
     rank_slice,
     share_out,
     split_validation,
     stable_permutation,
-    steps_per_epoch,
 )
 from common.errors import UserError
 
-SIZES = st.integers(1, 64)
 SEEDS = st.integers(0, 2**32)
 BATCH_SIZES = st.lists(st.integers(1, 40), min_size=1, max_size=64)
-
-
-@given(sample_count=st.integers(0, 3000), batch_sizes=BATCH_SIZES, seed=SEEDS, epoch=st.integers(0, 99))
-@example(sample_count=60_000, batch_sizes=[64] * 4, seed=0, epoch=1)
-def test_an_epoch_uses_each_sample_at_most_once_and_drops_only_the_last_global_batch(
-    sample_count, batch_sizes, seed, epoch
-):
-    order = epoch_order(sample_count, seed=seed, epoch=epoch)
-    steps = steps_per_epoch(sample_count, batch_sizes=batch_sizes)
-    used = [
-        order[rank_slice(step, rank=rank, batch_sizes=batch_sizes)]
-        for step in range(steps)
-        for rank in range(len(batch_sizes))
-    ]
-    assert [len(samples) for samples in used] == batch_sizes * steps
-    # Step by step and rank by rank, the ranks use the order from its start, without gap or repetition.
-    dropped = dropped_samples(sample_count, batch_sizes=batch_sizes)
-    assert 0 <= dropped < sum(batch_sizes)
-    np.testing.assert_array_equal(np.concatenate([*used, order[:0]]), order[: sample_count - dropped])
-    np.testing.assert_array_equal(np.sort(order), np.arange(sample_count))
 
 
 @given(batch_sizes=BATCH_SIZES, step=st.integers(0, 50), seed=SEEDS)
@@ -78,15 +55,6 @@ def test_shares_by_largest_remainder(total, parts, expected):
     assert share_out(total, parts=parts) == expected
 
 
-@pytest.mark.parametrize("size", range(1, 65))
-def test_evaluation_covers_every_sample_once(size):
-    for sample_count in (0, 1, size - 1, size, size + 1, 997, 10_000):
-        ranges = [evaluation_range(sample_count, rank=rank, batch_sizes=[7] * size) for rank in range(size)]
-        assert [sample for part in ranges for sample in part] == list(range(sample_count))
-        lengths = [len(part) for part in ranges]
-        assert max(lengths) - min(lengths) <= 1
-
-
 @given(sample_count=st.integers(0, 3000), batch_sizes=BATCH_SIZES)
 def test_evaluation_is_shared_in_proportion_to_the_batch_sizes(sample_count, batch_sizes):
     ranks = range(len(batch_sizes))
@@ -106,12 +74,6 @@ def test_validation_and_training_are_disjoint_complete_and_sorted(sample_count, 
     assert abs(len(validation) - share * sample_count) <= 0.5
     assert (np.diff(training) > 0).all() and (np.diff(validation) > 0).all()
     np.testing.assert_array_equal(np.sort(np.concatenate([training, validation])), np.arange(sample_count))
-
-
-def test_no_validation_share_leaves_all_for_training():
-    training, validation = split_validation(100, share=0, seed=3)
-    assert len(validation) == 0
-    np.testing.assert_array_equal(training, np.arange(100))
 
 
 @pytest.mark.parametrize("share", [-0.1, 1.0, 1.5, 0.001, float("nan")])
@@ -139,8 +101,3 @@ def test_the_order_never_changes():
     """A new NumPy or another machine must give these values, or old runs cannot be repeated."""
     assert epoch_order(12, seed=1234, epoch=7).tolist() == [6, 7, 11, 3, 5, 10, 0, 1, 8, 9, 2, 4]
     assert split_validation(12, share=0.25, seed=1234)[1].tolist() == [1, 6, 9]
-
-
-def test_fewer_samples_than_a_global_batch_give_no_step():
-    assert steps_per_epoch(255, batch_sizes=[64] * 4) == 0
-    assert dropped_samples(255, batch_sizes=[64] * 4) == 255
