@@ -13,14 +13,5 @@ def test_a_run_and_its_log_are_kept_under_the_first_free_number(tmp_path):
         assert not run.exists() and not log.exists()
     assert (tmp_path / "set-aside/run-2/run.json").read_text() == "2"
     assert (tmp_path / "set-aside/run-2/output.log").read_text() == "log 2"
-
-
-def test_a_log_without_a_run_is_kept(tmp_path):
-    log = tmp_path / "run.log"
-    log.write_text("failed")
-    assert (set_aside(tmp_path / "run", log=log) / "output.log").read_text() == "failed"
-
-
-def test_a_run_without_log(tmp_path):
-    (tmp_path / "run").mkdir()
-    assert list(set_aside(tmp_path / "run").iterdir()) == []
+    log.write_text("failed")  # before there was a folder
+    assert (set_aside(run, log=log) / "output.log").read_text() == "failed"
