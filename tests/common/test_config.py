@@ -182,13 +182,6 @@ def test_settings_that_need_validation_samples_are_checked_against_the_data(sett
     make_setup(make_config(tmp_path, training=setting, data={"validation_share": 0.25}))
 
 
-def test_the_warm_up_of_averaging_is_shorter_than_the_run(tmp_path):
-    averaging = {"strategy": "averaging", "average_every": "epoch"}
-    make_setup(make_config(tmp_path, strategy=averaging | {"warmup_allreduce": 11}))
-    with pytest.raises(UserError, match=r"which has 12 updates. Received: --warmup-allreduce 12. Give fewer"):
-        make_setup(make_config(tmp_path, strategy=averaging | {"warmup_allreduce": 12}))
-
-
 def test_mirrored_is_one_process_whose_replicas_share_a_batch(tmp_path):
     config = make_config(tmp_path, strategy={"strategy": "native", "native": "mirrored", "replicas": 3})
     setup, batch_size = make_setup(config), config.training.batch_size

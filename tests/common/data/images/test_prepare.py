@@ -18,7 +18,7 @@ from processes import ROOT, environment
 from safetensors.numpy import load_file
 
 from common.__main__ import main
-from common.data.batches import training_batches
+from common.data.batches import normalize
 from common.data.images import prepare as preparation
 from common.data.images import prepared_file
 from common.data.images.folder import read_image
@@ -233,29 +233,18 @@ def test_the_data_set_has_its_validation_rows_or_a_share_is_cut(folder, tmp_path
     def setup_of(file, **data):
         return make_setup(make_config(tmp_path, data={"dataset": f"prepared:{file}", **data}, training=training))
 
-    setup = setup_of(make(folder))
+    setup = setup_of(make(folder, pixels="float16"))
     np.testing.assert_array_equal(setup.training_indices, np.arange(119))
     np.testing.assert_array_equal(setup.validation_indices, [119, 120, 121])
     assert setup.validates_after(1)
+    pixels = normalize(setup.dataset.train.images[:119], setup.table)
+    assert pixels.mean() == pytest.approx(0, abs=1e-3) and pixels.std() == pytest.approx(1, abs=1e-3)
     with pytest.raises(UserError, match=r"its own validation split \(3 samples\). Received: --validation-share 0.1"):
         setup_of(make(folder, "again"), validation_share=0.1)
     without = make(folder, "without", shares=parse_shares("87/0/13"))
     with pytest.raises(UserError, match=r"--early-stop needs validation samples. Received: --early-stop 2"):
         setup_of(without)
     assert len(setup_of(without, validation_share=0.25).validation_indices) == 31  # a quarter of 122, rounded up
-
-
-@pytest.mark.parametrize("pixels", ["uint8", "float16"])
-def test_batches_are_normalized(folder, tmp_path, pixels):
-    data = {"dataset": f"prepared:{make(folder, pixels=pixels)}"}
-    setup = make_setup(make_config(tmp_path, data=data, model={"dtype": "float64"}))
-    dataset, rows = setup.dataset, setup.training_indices
-    batches = training_batches(dataset.train, rows, seed=1, epoch=1, rank=0, batch_sizes=[119], table=setup.table)
-    ((images, labels),) = batches
-    assert images.dtype == np.float64 and images.shape == (119, 4, 6, 1)
-    assert images.mean() == pytest.approx(0, abs=1e-3) and images.std() == pytest.approx(1, abs=1e-3)
-    value = np.rint(255 * (images[:, 0, 0, 0] * dataset.standard_deviation[0] + dataset.mean[0]))
-    np.testing.assert_array_equal(labels, value >= 150)
 
 
 def command(folder, *arguments):
