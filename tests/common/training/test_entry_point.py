@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-from pathlib import Path
 
 import pytest
 from builders import make_config, make_record, make_setup
@@ -16,6 +15,7 @@ from common.run_folder.records import RunWriter, read_run
 from common.training import entry_point as program_module
 from common.training.entry_point import read_settings, run_program
 from common.training.resume import MAY_CHANGE
+from common.utils.paths import ROOT
 
 PROGRAM = "torch_impl/train.py"
 
@@ -86,8 +86,7 @@ SIGNALLED = """
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_the_run_at_once_with_its_status(number, tmp_path):
-    tests = Path(__file__).parents[2] / "support"
-    environment = {**os.environ, "PYTHONPATH": f"{tests}{os.pathsep}{tests.parent}"}
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'tests/support'}{os.pathsep}{ROOT}"}
     command = [sys.executable, "-c", textwrap.dedent(SIGNALLED), str(tmp_path)]
     process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
@@ -101,6 +100,13 @@ def test_a_signal_ends_the_run_at_once_with_its_status(number, tmp_path):
     assert error == f"interrupted by {number.name}; finished epochs are kept, continue with --resume\n"
     status = status_of(tmp_path / "run")
     assert (status.state, status.message) == ("interrupted", f"received {number.name}")
+
+
+def test_a_rank_that_failed_ends_at_once():
+    lines = ["import atexit", "from common.training.entry_point import exit_rank", "atexit.register(print, 'late')"]
+    code = "\n".join([*lines, "print('x')", "exit_rank(0)", "exit_rank(2)"])
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=120)
+    assert (done.returncode, done.stdout) == (2, "x\n")
 
 
 @pytest.fixture
