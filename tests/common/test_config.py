@@ -5,7 +5,6 @@ import json
 import sys
 import tomllib
 from pathlib import Path
-from typing import get_args, get_type_hints
 
 import pytest
 from builders import make_config, make_setup
@@ -13,61 +12,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from common.config import Config, changed_settings, completed, config_from_dict, parse_command_line
-from common.config.strategy import STRATEGY_OF_OPTION
 from common.errors import UserError
 
 PROGRAM = "torch_impl/train.py"
 SUBJECTS = {field.name: getattr(Config(), field.name) for field in dataclasses.fields(Config)}
 FIELDS = [(subject, field.name) for subject, part in SUBJECTS.items() for field in dataclasses.fields(part)]
-# For the fields where the value made from the type would be impossible.
-SPECIAL = {
-    "stall_seconds": 7.0,
-    "on_stall": "drop",
-    "image_size": (14, 20),
-    "model": "mlp",
-    "validation_share": 0.25,
-    "name": "run-1",
-    "output_activation": "softmax",
-    "target_accuracy": 0.75,
-    "checkpoint_minutes": 7.5,
-    "average_every": 8,
-    "lr_scaling": "sqrt",
-    "shares": "2:1",
-    "slow": "0:2:0.5",
-    "native": "mirrored",
-    "microbatches": 8,
-}
-# Other settings that some values need.
-COMPANIONS = {
-    "staleness": {"schedule": {"lr_scaling": "sqrt"}},
-    "output_activation": {"optimizer": {"loss": "mse"}},
-}
+# Recipes that together set all of them to other values than the defaults.
+RECIPES = tomllib.loads((Path(__file__).parent / "every_setting.toml").read_text())["recipe"]
 
 
 def parse(*arguments, base=None):
     return parse_command_line(arguments, program=PROGRAM, base=base)
 
 
-def other_value(subject, name):
-    """Return a legal value of a field that is not its default."""
-    default, hint = getattr(SUBJECTS[subject], name), get_type_hints(type(SUBJECTS[subject]))[name]
-    if name in SPECIAL:
-        return SPECIAL[name]
-    if isinstance(default, bool):
-        return not default
-    if isinstance(default, float):
-        return default / 2 + 0.125
-    if isinstance(default, int) or int in get_args(hint):
-        return (default or 0) + 7
-    choices = get_args(hint)
-    return choices[-1] if choices and isinstance(choices[0], str) else f"{name}-value"
-
-
 def as_flags(name, value):
     flag = name.replace("_", "-")
     if isinstance(value, bool):
         return [f"--{flag}" if value else f"--no-{flag}"]
-    return [f"--{flag}", *(map(str, value) if isinstance(value, tuple) else [str(value)])]
+    return [f"--{flag}", *(map(str, value) if isinstance(value, list) else [str(value)])]
 
 
 def write_recipe(folder, text):
@@ -87,42 +49,37 @@ def test_defaults():
     assert parse("--adasum", "--lr-scaling", "linear").schedule.lr_scaling == "linear"
 
 
-# Every subject; those of strategies once for each strategy, as each has options of its own.
-OF_STRATEGIES = ("strategy", "parts")
-PARTS = [*(name for name in SUBJECTS if name not in OF_STRATEGIES), *sorted(set(STRATEGY_OF_OPTION.values()))]
+def with_values(settings):
+    """Return the settings in which only some fields have other values than the defaults."""
+    parts = {}
+    for subject, values in settings.items():
+        values = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+        parts[subject] = dataclasses.replace(SUBJECTS[subject], **values)
+    return completed(Config(**parts))
 
 
-def changed(part):
-    """Return another value for every field of a subject, and what these need in other subjects, by subject."""
-    if part in SUBJECTS:
-        subject, values = part, {}
-        names = [field.name for field in dataclasses.fields(SUBJECTS[subject])]
-    else:
-        subject, values = "strategy", {"strategy": part} if part != SUBJECTS["strategy"].strategy else {}
-        names = [name for name, strategy in STRATEGY_OF_OPTION.items() if strategy == part]
-    own = {subject: [name for name in names if (subject, name) in FIELDS] for subject in (subject, "parts")}
-    values |= {name: other_value(subject, name) for name in own[subject]}
-    needed = [COMPANIONS[name] for name in values if name in COMPANIONS]
-    if own["parts"]:
-        needed.append({"parts": {name: other_value("parts", name) for name in own["parts"]}})
-    return {subject: values, **{part: settings for companion in needed for part, settings in companion.items()}}
-
-
-@pytest.mark.parametrize("part", PARTS)
-def test_every_flag_and_line_of_a_recipe_reaches_its_field_and_no_other(part, tmp_path):
-    settings = changed(part)
-    subject = next(iter(settings))
-    assert not any(value == getattr(SUBJECTS[subject], name) for name, value in settings[subject].items())
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe["id"])
+def test_every_flag_and_line_of_a_recipe_reaches_its_field_and_no_other(recipe, tmp_path):
+    settings = {subject: dict(values) for subject, values in recipe.items() if subject != "id"}
     flags = [flag for values in settings.values() for name, value in values.items() for flag in as_flags(name, value)]
-    expected = {subject: dataclasses.replace(SUBJECTS[subject], **values) for subject, values in settings.items()}
-    assert parse(*flags) == completed(Config(**expected))
+    assert parse(*flags) == with_values(settings)
+    settings.get("record", {}).pop("resume", None)  # which a recipe cannot
     lines = []
     for subject, values in settings.items():
-        # JSON's numbers, strings, booleans and lists are TOML's. A recipe cannot resume.
-        of_recipe = {name: value for name, value in values.items() if name != "resume"}
-        lines += [f"[{subject}]", *(f"{name} = {json.dumps(value)}" for name, value in of_recipe.items())]
-        expected[subject] = dataclasses.replace(SUBJECTS[subject], **of_recipe)
-    assert parse("--recipe", write_recipe(tmp_path, "\n".join(lines))) == completed(Config(**expected))
+        # JSON's numbers, strings, booleans and lists are TOML's.
+        lines += [f"[{subject}]", *(f"{name} = {json.dumps(value)}" for name, value in values.items())]
+    assert parse("--recipe", write_recipe(tmp_path, "\n".join(lines))) == with_values(settings)
+
+
+def test_every_setting_is_in_one_of_these_recipes():
+    tried = {
+        (subject, name)
+        for recipe in RECIPES
+        for subject, values in recipe.items()
+        for name, value in (values.items() if subject in SUBJECTS else ())
+        if value != getattr(SUBJECTS[subject], name)
+    }
+    assert tried == set(FIELDS)
 
 
 @pytest.mark.parametrize(
