@@ -8,10 +8,8 @@ from pathlib import Path
 
 import pytest
 from builders import make_config, make_setup
-from hypothesis import given
-from hypothesis import strategies as st
 
-from common.config import Config, changed_settings, completed, config_from_dict, parse_command_line
+from common.config import Config, completed, config_from_dict, parse_command_line
 from common.errors import UserError
 
 PROGRAM = "torch_impl/train.py"
@@ -60,9 +58,12 @@ def with_values(settings):
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe["id"])
 def test_every_flag_and_line_of_a_recipe_reaches_its_field_and_no_other(recipe, tmp_path):
+    """Also from a record."""
     settings = {subject: dict(values) for subject, values in recipe.items() if subject != "id"}
     flags = [flag for values in settings.values() for name, value in values.items() for flag in as_flags(name, value)]
-    assert parse(*flags) == with_values(settings)
+    config = parse(*flags)
+    assert config == with_values(settings)
+    assert config_from_dict(json.loads(json.dumps(config.as_dict()))) == config
     settings.get("record", {}).pop("resume", None)  # which a recipe cannot
     lines = []
     for subject, values in settings.items():
@@ -188,27 +189,3 @@ def test_help_comes_from_the_first_rank_only(monkeypatch, capfd):
     for rank in ("0", "1"):
         monkeypatch.setenv("OMPI_COMM_WORLD_RANK", rank)
         assert ("--batch-size" in help_of(capfd)) == (rank == "0")
-
-
-@given(
-    seed=st.integers(0, 2**63),
-    learning_rate=st.floats(0, 1e6),
-    image_size=st.none() | st.tuples(st.integers(1, 999), st.integers(1, 999)),
-    outputs=st.none() | st.integers(2, 999),
-)
-def test_settings_survive_dictionary_and_json(seed, learning_rate, image_size, outputs):
-    changes = {
-        "training": {"seed": seed},
-        "optimizer": {"learning_rate": learning_rate},
-        "data": {"image_size": image_size},
-        "model": {"outputs": outputs},
-    }
-    config = config_from_dict(changes)
-    assert config.data.image_size == image_size and config.training.seed == seed
-    assert config_from_dict(json.loads(json.dumps(config.as_dict()))) == config
-
-
-def test_changed_settings_are_found_by_subject_and_name():
-    before, after = Config(), config_from_dict({"training": {"epochs": 3}, "model": {"model": "mlp"}})
-    assert list(changed_settings(before, before)) == []
-    assert list(changed_settings(before, after)) == [("model", "model", "cnn", "mlp"), ("training", "epochs", 12, 3)]
