@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import threading
+import tomllib
 from dataclasses import asdict, fields, replace
 from datetime import UTC, datetime, timedelta
 
@@ -32,6 +33,7 @@ from common.run_folder.records import (
     write_record,
 )
 from common.utils.atomic import write_atomically
+from common.utils.paths import ROOT
 
 
 def full_record():
@@ -76,66 +78,43 @@ def test_any_epoch_survives_its_file_and_so_does_a_diverged_loss(values, tmp_pat
     assert second.training_loss != second.training_loss and second.validation_loss == float("inf")
 
 
-def change(path, value):
-    """Return a function that sets a value inside a run.json, or removes it (value ...)."""
-
-    def apply(record):
-        *way, last = path.split(".")
-        for key in way:
-            record = record[key]
-        if value is ...:
-            del record[last]
-        else:
-            record[last] = value
-
-    return apply
-
-
-def write_changed(folder, *changes):
-    """Write a run folder of a full record with changes."""
+def write_changed(folder, *fields):
+    """Write a run folder of a full record in which fields have another value, or are missing."""
     record = json.loads(json.dumps(asdict(full_record())))
-    for apply in changes:
-        apply(record)
+    for field in fields:
+        *way, last = field["field"].split(".")
+        part = record
+        for key in way:
+            part = part[key]
+        part[last] = field.get("value")
+        if "value" not in field:
+            del part[last]
     write_run(folder, make_record())
     (folder / "run.json").write_text(json.dumps(record))
     return folder
 
 
 def test_a_record_from_before_a_setting_has_its_default(tmp_path):
-    missing = ["config.device.channels_last", "config.device.pinned_memory", "config.device.share_gpu"]
-    missing.append("world.pinned_memory")
-    read = read_run(write_changed(tmp_path / "run", *(change(path, ...) for path in missing))).record
+    names = [
+        "config.device.channels_last",
+        "config.device.pinned_memory",
+        "config.device.share_gpu",
+        "world.pinned_memory",
+    ]
+    read = read_run(write_changed(tmp_path / "run", *({"field": name} for name in names))).record
     assert (read.config.device.channels_last, read.config.device.pinned_memory) == (True, False)
     assert read.world.pinned_memory is None and read.config.device.share_gpu is False
 
 
 @pytest.mark.parametrize(
-    ("damage", "part"),
-    [
-        (change("framework", ...), "framework"),
-        (change("status.state", "asleep"), "asleep"),
-        (change("status.heartbeat_at", "yesterday"), "yesterday"),
-        (change("status.heartbeat_at", "2026-01-31T12:00:00"), "zone"),
-        (change("status.process", "12"), "'12'"),
-        (change("data.training_samples", 3.5), "3.5"),
-        (change("data.image_shape", [28, 28]), "image_shape"),
-        (change("site", 7), "site"),
-        (change("site", {"not_recorded": "no field for it"}), "site"),
-        (change("config.training.epochs", -1), "--epochs -1"),
-        (change("config.training.epochs", True), "epochs"),
-        (change("config.training.forgotten", 1), "forgotten"),
-        (change("world", {"not_recorded": 3}), "world"),
-        (change("schema_version", 99), "99"),
-        (change("schema_version", ...), "None"),
-        (change("surprise", 1), "surprise"),
-    ],
+    "refusal", tomllib.loads((ROOT / "tests/refusals/records.toml").read_text())["refusal"], ids=str
 )
-def test_a_record_that_does_not_follow_the_schema_is_one_line(damage, part, tmp_path):
-    folder = write_changed(tmp_path / "run", damage)
+def test_a_record_that_does_not_follow_the_schema_is_one_line(refusal, tmp_path):
+    folder = write_changed(tmp_path / "run", refusal)
     with pytest.raises(UserError) as error:
         read_run(folder)
     message = str(error.value)
-    assert part in message and str(folder) in message and "\n" not in message and "Received" in message
+    assert refusal["words"] in message and str(folder) in message and "\n" not in message and "Received" in message
 
 
 def lines(*numbers):
