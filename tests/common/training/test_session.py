@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -35,7 +36,7 @@ def totals(run):
     return run.record.totals
 
 
-def test_an_epoch_of_two_ranks_by_hand(tmp_path, capsys, monkeypatch):
+def test_an_epoch_of_two_ranks_by_hand(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv(AT_ONCE, "3")
     config = make_config(tmp_path, **TWO_RANKS, **VALIDATED)
     # 90 training samples: 3 steps of 2 x 15, no sample left out.
@@ -62,18 +63,10 @@ def test_an_epoch_of_two_ranks_by_hand(tmp_path, capsys, monkeypatch):
     assert (world.size, world.devices, world.at_once) == (2, ["cpu 0", "cpu 1"], 3)
     assert run.state == "running"
     shown = capsys.readouterr().out
-    (line,) = [line for line in shown.splitlines() if line.startswith("epoch")]  # only rank 0 prints
-    words = [
-        "epoch 1/3",
-        "22 images/s",
-        "loss 1.5000",
-        "accuracy 50.00 %",
-        "validation loss 0.5000",
-        "40.00 %",
-        "4.5 s",
-    ]
-    assert all(word in line for word in words), line
     assert "15 x 2 ranks = 30 images per update, 3 updates per epoch, the last 0 samples" in shown
+    assert re.search(
+        "epoch 1/3 +22 images/s +loss 1.5000 +accuracy 50.00 % +validation loss 0.5000 +accuracy 40.00 %", shown
+    )
 
 
 def test_totals_by_hand(tmp_path, capsys):
@@ -99,10 +92,7 @@ def test_totals_by_hand(tmp_path, capsys):
     assert run.state == "finished"
     weights = load_weights(run.folder / "weights.safetensors")
     assert run.record.hashes.final_weights == weights_hash(weights)
-    shown = capsys.readouterr().out
-    assert "test loss 0.4000, accuracy 75.00 % (15/20)" in shown
-    assert f"run folder: {tmp_path / 'run'}" in shown and "trained 3 epochs in 11.0 s, 33 images/s" in shown
-    assert "before training: test loss 2.3000, accuracy 10.00 % (2/20)" in shown
+    assert "trained 3 epochs in 11.0 s, 33 images/s" in capsys.readouterr().out
 
 
 def test_what_ranks_exchanged_is_joined_in_their_order(tmp_path):

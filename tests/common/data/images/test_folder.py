@@ -97,25 +97,25 @@ def test_resizing_allows_mixed_sizes(folder):
 
 
 @pytest.mark.parametrize(
-    ("mode", "suffix", "channels"),
-    [("L", "png", 1), ("1", "png", 1), ("LA", "png", 1), ("P", "png", 3), ("RGBA", "png", 3), ("CMYK", "jpg", 3)],
+    ("modes", "suffix", "gray", "channels"),
+    [
+        (["L", "L"], "png", False, 1),
+        (["1", "1"], "png", False, 1),
+        (["LA", "LA"], "png", False, 1),
+        (["P", "P"], "png", False, 3),
+        (["RGBA", "RGBA"], "png", False, 3),
+        (["CMYK", "CMYK"], "jpg", False, 3),
+        (["L", "RGB"], "png", True, 1),
+    ],
 )
-def test_pixel_formats_become_gray_or_rgb(tmp_path, cache, mode, suffix, channels):
+def test_pixel_formats_become_gray_or_rgb(modes, suffix, gray, channels, tmp_path, cache):
     for name in ("a", "b"):
-        for number in range(2):
+        for number, mode in enumerate(modes):
             write_image(tmp_path / f"made/{name}/{number}.{suffix}", 255 * number, mode=mode)
-    dataset = load_dataset(f"images:{tmp_path}/made")
+    dataset = load_dataset(f"images:{tmp_path}/made", gray=gray)
     assert dataset.image_shape[2] == channels
     values = {int(value) for split in (dataset.train, dataset.test) for value in split.images.ravel()}
     assert values == {0, 255}
-
-
-def test_gray_converts_color(tmp_path, cache):
-    for name in ("a", "b"):
-        for number, mode in enumerate(("L", "RGB")):
-            write_image(tmp_path / f"made/{name}/{number}.png", 77, mode=mode)
-    dataset = load_dataset(f"images:{tmp_path}/made", gray=True)
-    assert dataset.image_shape[2] == 1 and (dataset.train.images == 77).all()
 
 
 def test_two_images_of_one_class_are_enough(tmp_path, cache):
