@@ -6,7 +6,6 @@ import functools
 import gzip
 import hashlib
 import http.server
-import io
 import json
 import multiprocessing
 import os
@@ -117,8 +116,8 @@ def write_cifar_sheets(folder, files):
         (folder / f"{name}_lables.json").write_text(json.dumps(numbers))
 
 
-def write_cifar_archive(folder, files, *, name, inside, write):
-    (folder / inside).mkdir()
+def write_archive(folder, files, *, name, inside, write=write_files):
+    (folder / inside).mkdir(parents=True)
     write(folder / inside, files)
     with tarfile.open(folder / name, "w:gz") as archive:
         for file in (folder / inside).iterdir():
@@ -135,10 +134,10 @@ PACKAGINGS = {
     "cifar10, files": lambda folder, files: write_files(folder / "cifar-10-batches-bin", files),
     "cifar10, pickles": write_cifar_pickles,
     "cifar10, archive of files": functools.partial(
-        write_cifar_archive, name="cifar-10-binary.tar.gz", inside="cifar-10-batches-bin", write=write_files
+        write_archive, name="cifar-10-binary.tar.gz", inside="cifar-10-batches-bin"
     ),
     "cifar10, archive of pickles": functools.partial(
-        write_cifar_archive, name="cifar-10-python.tar.gz", inside="cifar-10-batches-py", write=write_cifar_pickles
+        write_archive, name="cifar-10-python.tar.gz", inside="cifar-10-batches-py", write=write_cifar_pickles
     ),
     "cifar10, sheets": write_cifar_sheets,
 }
@@ -226,14 +225,6 @@ def make_client(folder, name, script):
     (folder / name).chmod(0o755)
 
 
-def make_npm_package(path, files):
-    with tarfile.open(path, "w:gz") as archive:
-        for name, data in files.items():
-            member = tarfile.TarInfo(f"package/data/{name}")
-            member.size = len(data)
-            archive.addfile(member, io.BytesIO(data))
-
-
 def test_package_clients_are_tried_in_turn(originals, tmp_path, monkeypatch):
     packages = (
         published.Package("apt-get", "no-such", "usr/share", 1),
@@ -253,7 +244,7 @@ def test_package_clients_are_tried_in_turn(originals, tmp_path, monkeypatch):
     with pytest.raises(UserError, match=r"Unable to locate package.*EAI_AGAIN"):
         load_dataset("mnist")
 
-    make_npm_package(tmp_path / "right.tgz", originals["mnist"])
+    write_archive(tmp_path, originals["mnist"], name="right.tgz", inside="package/data")
     make_client(clients, "npm", f"cp '{tmp_path}/right.tgz' .")
     monkeypatch.setattr(Console, "automatic_bars", lambda: True)
     assert len(load_dataset("mnist").train) == 60

@@ -153,55 +153,53 @@ def test_the_last_start_records_what_came_before_it(tmp_path, monkeypatch, capsy
 NAN, INF = math.nan, math.inf
 
 
+def play_validated(folder, training, validations):
+    """Train one epoch after the other until the run is complete, then end it with its test; return the run."""
+
+    def script(played):
+        for epoch, sums in enumerate(validations, start=1):
+            if not played.end_epoch(epoch, validation=sums):
+                break
+        played.finish()
+        return epoch
+
+    training = {"epochs": len(validations) + 1, "batch_size": 15} | training
+    ended = play(make_config(folder, training=training, **VALIDATED), script, size=2)
+    run = read_run(folder / "run")
+    assert ended == [len(run.epochs)] * 2
+    return run
+
+
 @pytest.mark.parametrize(
     ("patience", "losses", "ends_after"),
     [
         (None, [1.0, 2.0, 3.0, 4.0, 5.0], 5),
         (1, [1.0, 0.9, 0.9, 0.1], 3),
         (1, [1.0, None, 0.9, None, 0.9, 0.1], 5),  # an epoch without validation does not count
-        (2, [1.0, 0.9, 0.95, 0.8, 0.85, 0.84], 6),
+        (2, [1.0, 0.9, 0.95, 0.8, 0.85, 0.84, 0.1], 6),
         (2, [1.0, NAN, NAN, NAN], 3),
-        (1, [NAN, 1.0, 0.5, 0.6], 4),
+        (1, [NAN, 1.0, 0.5, 0.6, 0.1], 4),
         (1, [INF, NAN, 1.0], 2),
     ],
 )
 def test_early_stop(patience, losses, ends_after, tmp_path):
-    training = {"epochs": len(losses) + 1, "early_stop": patience, "batch_size": 15}
-    config = make_config(tmp_path, training=training, **VALIDATED)
-
-    def script(played):
-        for epoch, loss in enumerate(losses, start=1):
-            if not played.end_epoch(epoch, validation=Sums() if loss is None else Sums(loss * 10, 5, 10)):
-                break
-        return epoch
-
-    assert play(config, script, size=2) == [ends_after] * 2
-    assert [epoch.validation_loss is None for epoch in read_run(tmp_path / "run").epochs] == [
-        loss is None for loss in losses[:ends_after]
-    ]
+    validations = [Sums() if loss is None else Sums(loss * 10, 5, 10) for loss in losses]
+    run = play_validated(tmp_path, {"early_stop": patience}, validations)
+    assert [epoch.validation_loss is None for epoch in run.epochs] == [loss is None for loss in losses[:ends_after]]
 
 
 @pytest.mark.parametrize(
-    ("target", "right", "ends_after"),
-    [(0.8, [5, 8, 9], 2), (0.81, [5, 8, 9], 3), (1.0, [5, 8, 9], None), (None, [5, 10, 9], None)],
+    ("target", "right", "reached"),
+    [(0.8, [5, 8, 9], 2), (0.81, [5, 8, 9, 9], 3), (1.0, [5, 8, 9], None), (None, [5, 10, 9], None)],
 )
-def test_the_target_accuracy_ends_a_run_and_its_time_is_recorded(target, right, ends_after, tmp_path, capsys):
-    training = {"epochs": 4, "target_accuracy": target, "batch_size": 15}
-
-    def script(played):
-        continues = [played.end_epoch(epoch, validation=Sums(10, right[epoch - 1], 10)) for epoch in range(1, last + 1)]
-        played.finish(Sums(1, 1, 2))
-        return continues
-
-    last = ends_after or len(right)
-    continues = [True] * (last - 1) + [ends_after is None]
-    assert play(make_config(tmp_path, training=training, **VALIDATED), script, size=2) == [continues] * 2
-    run = read_run(tmp_path / "run")
-    assert totals(run).epochs_to_target == ends_after
+def test_the_target_accuracy_ends_a_run_and_its_time_is_recorded(target, right, reached, tmp_path, capsys):
+    run = play_validated(tmp_path, {"target_accuracy": target}, [Sums(10, correct, 10) for correct in right])
+    assert len(run.epochs) == (reached or len(right))
     spent = sum(epoch.training_seconds + epoch.validation_seconds for epoch in run.epochs)
-    assert totals(run).seconds_to_target == (None if ends_after is None else pytest.approx(spent))
-    said = f"target reached: validation accuracy {10 * right[last - 1]}.00 %" in capsys.readouterr().out
-    assert said == (ends_after is not None)
+    assert totals(run).epochs_to_target == reached
+    assert totals(run).seconds_to_target == (pytest.approx(spent) if reached else None)
+    said = f"target reached: validation accuracy {10 * right[-1 if reached is None else reached - 1]}.00 %"
+    assert (said in capsys.readouterr().out) == (reached is not None)
 
 
 def test_weights_that_differ_stop_all_ranks_before_anything_is_written(tmp_path):
