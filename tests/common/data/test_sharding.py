@@ -1,4 +1,4 @@
-"""The sample order and its sharding, tested for every number of ranks."""
+"""The sample order, the split for validation, and the parts of a batch; how ranks share them is in test_batches.py."""
 
 import numpy as np
 import pytest
@@ -7,8 +7,6 @@ from hypothesis import strategies as st
 
 from common.data.sharding import (
     epoch_order,
-    evaluation_range,
-    rank_slice,
     share_out,
     split_validation,
     stable_permutation,
@@ -16,16 +14,6 @@ from common.data.sharding import (
 from common.errors import UserError
 
 SEEDS = st.integers(0, 2**32)
-BATCH_SIZES = st.lists(st.integers(1, 40), min_size=1, max_size=64)
-
-
-@given(batch_sizes=BATCH_SIZES, step=st.integers(0, 50), seed=SEEDS)
-def test_a_global_batch_is_the_same_however_ranks_share_it(batch_sizes, step, seed):
-    global_batch = sum(batch_sizes)
-    order = epoch_order(global_batch * (step + 1), seed=seed, epoch=1)
-    alone = order[rank_slice(step, rank=0, batch_sizes=[global_batch])]
-    batches = [order[rank_slice(step, rank=rank, batch_sizes=batch_sizes)] for rank in range(len(batch_sizes))]
-    np.testing.assert_array_equal(np.concatenate(batches), alone)
 
 
 @given(parts=st.lists(st.floats(0.001, 1000), min_size=1, max_size=16), more=st.integers(0, 2000))
@@ -53,15 +41,6 @@ def test_a_batch_is_shared_out_in_proportion_with_something_for_everyone(parts, 
 )
 def test_shares_by_largest_remainder(total, parts, expected):
     assert share_out(total, parts=parts) == expected
-
-
-@given(sample_count=st.integers(0, 3000), batch_sizes=BATCH_SIZES)
-def test_evaluation_is_shared_in_proportion_to_the_batch_sizes(sample_count, batch_sizes):
-    ranks = range(len(batch_sizes))
-    ranges = [evaluation_range(sample_count, rank=rank, batch_sizes=batch_sizes) for rank in ranks]
-    assert [sample for part in ranges for sample in part] == list(range(sample_count))
-    for part, batch_size in zip(ranges, batch_sizes, strict=True):
-        assert abs(len(part) - sample_count * batch_size / sum(batch_sizes)) < 1
 
 
 @given(sample_count=st.integers(2, 3000), share=st.floats(0, 0.95), seed=SEEDS)

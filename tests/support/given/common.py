@@ -1,6 +1,8 @@
 """What command lines of `python -m common` in `tests/refusals/common.toml` need in the current folder."""
 
+import numpy as np
 from made_images import write_image
+from PIL import Image
 
 
 def pets(folder):
@@ -11,9 +13,15 @@ def pets(folder):
 
 
 def broken(folder):
-    """Write files that are empty and no images into it."""
+    """Add files that are empty, of another kind, truncated, and of 16 bits; return their names."""
     (folder / "pets/cat/empty.png").touch()
     (folder / "pets/dog/text.jpeg").write_text("no image")
+    pixels = np.random.default_rng(0).integers(0, 256, (40, 40), dtype=np.uint8)
+    short = folder / "pets/dog/short.png"
+    Image.fromarray(pixels).save(short)
+    short.write_bytes(short.read_bytes()[:-500])
+    Image.fromarray(pixels.astype(np.uint16)).save(folder / "pets/cat/deep.png")
+    return ["cat/deep.png", "cat/empty.png", "dog/short.png", "dog/text.jpeg"]
 
 
 def small_class(folder):

@@ -11,6 +11,7 @@ import threading
 import numpy as np
 import pytest
 from builders import make_config, make_setup
+from given.common import broken as break_files
 from jobs import Job, do_job, start_of
 from made_images import write_image
 from PIL import Image
@@ -153,28 +154,6 @@ def test_only_a_few_items_are_in_progress_at_once():
     assert list(results) == [number * number for number in range(10, 100)]
 
 
-def break_files(folder):
-    """Add files that are empty, of another kind, truncated, and of 16 bits; return their names."""
-    (folder / "cat/empty.png").touch()
-    (folder / "dog/text.jpeg").write_text("no image")
-    pixels = np.random.default_rng(0).integers(0, 256, (40, 40), dtype=np.uint8)
-    Image.fromarray(pixels).save(folder / "dog/short.png")
-    (folder / "dog/short.png").write_bytes((folder / "dog/short.png").read_bytes()[:-500])
-    Image.fromarray(pixels.astype(np.uint16)).save(folder / "cat/deep.png")
-    return ["cat/deep.png", "cat/empty.png", "dog/short.png", "dog/text.jpeg"]
-
-
-def test_broken_files_are_an_error_and_nothing_is_written(folder):
-    break_files(folder)
-    with pytest.raises(UserError) as caught:
-        make(folder)
-    message = str(caught.value)
-    assert "4 of 144 image files are broken. Received: cat/deep.png (pixel format I;16" in message
-    assert "cat/empty.png (empty file)" in message and "dog/short.png" in message and "and 1 more" in message
-    assert "--skip-broken" in message and "\n" not in message
-    assert list(folder.parent.iterdir()) == [folder]
-
-
 def test_a_file_that_breaks_between_the_passes_is_an_error(folder, monkeypatch):
     (folder / "cat/empty.png").touch()
     read, calls = preparation.read_image, itertools.count()
@@ -253,7 +232,13 @@ def command(folder, *arguments):
 
 def test_the_command(folder, capsys):
     clean = load_prepared(make(folder, "clean", pixels="float16"), name="clean")
-    broken = break_files(folder)
+    broken = break_files(folder.parent)
+    assert main(command(folder)) == 2
+    shown = capsys.readouterr().err.splitlines()[-1]
+    assert "4 of 144 image files are broken. Received: cat/deep.png (pixel format I;16" in shown
+    assert "cat/empty.png (empty file)" in shown and "and 1 more" in shown and "--skip-broken" in shown
+    assert {path.name for path in folder.parent.iterdir()} == {"pets", "clean"}
+
     assert main(command(folder, "--gray", "--dtype", "float16", "--skip-broken")) == 0
     shown = capsys.readouterr().out
     assert "119 training, 3 validation and 18 test images of 2 classes, 6x4 pixels, 1 channel, float16" in shown
