@@ -17,43 +17,31 @@ OFTEN = {"checkpoint_minutes": 1e-9}
 
 
 class Trainer(FakeTrainer):
-    """A trainer of one rank whose steps take a second each."""
+    """A trainer of one rank that counts its steps."""
 
     def __init__(self, played, weights):
         super().__init__(weights)
         self.played = played
-        self.clock = 0.0
 
     @property
     def steps_left(self):
         """Updates of the epoch that remain."""
         return self.played.setup.steps_of_epoch(self.epoch) - self.steps
 
-    def train_epoch(self, epoch, partial=None):
+    def train_epoch(self, epoch):
         """Train an epoch as `train.py` does; return its segments."""
-        partial = partial or PartialEpoch()
-        self.epoch, self.steps, self.seconds = epoch, partial.steps, partial.training_seconds
-        self.played.session.phases._clock = lambda: self.clock
-        segments = []
+        self.epoch, self.steps, segments = epoch, 0, []
         while self.steps_left:
-            steps = self.played.checkpointer.next_segment(self.steps_left)
-            with self.played.session.phases.phase("training", synchronize=lambda: None) as segment:
-                self.clock += steps
-            self.steps += steps
-            self.seconds += segment.seconds
-            segments.append(steps)
+            segments.append(self.played.checkpointer.next_segment(self.steps_left))
+            self.steps += segments[-1]
             self.played.checkpointer.save_if_due(self)
         return segments
 
     def partial_epoch(self):
-        """Return what this rank has; the time that takes is not training time."""
-        self.clock += 1000.0
-        state = {"losses_of_places": np.full(2, self.played.comm.rank + 0.5)}
-        return PartialEpoch(steps=self.steps, training_seconds=self.seconds, state=state)
-
-    def end_epoch(self, epoch):
-        """End it as `train.py` does."""
-        return self.played.end_epoch(epoch, training_seconds=self.seconds, weights=self.state.weights)
+        """Return what this rank alone has."""
+        rank = self.played.comm.rank
+        state = {"losses_of_places": np.full(2, rank + 0.5)}
+        return PartialEpoch(steps=self.steps, training_seconds=10.0 * rank + self.steps, state=state)
 
 
 def start(config, comm, **changes):
@@ -74,17 +62,16 @@ def test_all_ranks_train_the_segments_of_the_first_and_a_checkpoint_holds_what_e
         trainer = start(config, comm)
         if comm.rank:
             trainer.played.checkpointer._schedule = CheckpointSchedule(1e9)  # by its own clock it would write none
-        return trainer.train_epoch(1), trainer.seconds
+        return trainer.train_epoch(1)
 
-    # Seconds between segments are not training time.
-    assert run_ranks(2, work) == [([1, 1, 1, 1], 4.0)] * 2
+    assert run_ranks(2, work) == [[1, 1, 1, 1]] * 2
     (folder,) = checkpoint_folders(tmp_path / "run")
     assert folder.name == "epoch-0001-step-000003"
     spec = make_setup(config, size=2).spec
     newest = load_newest_checkpoint(tmp_path / "run", spec=spec, recorded_epochs=0)
     assert (newest.epoch, newest.step) == (0, 3)
     assert [rank.steps for rank in newest.ranks] == [3, 3]
-    assert [rank.training_seconds for rank in newest.ranks] == [3.0, 3.0]
+    assert [rank.training_seconds for rank in newest.ranks] == [3.0, 13.0]
     assert [rank.state["losses_of_places"].tolist() for rank in newest.ranks] == [[0.5, 0.5], [1.5, 1.5]]
 
 
@@ -101,10 +88,9 @@ def test_time_between_segments_counts_as_time_of_checkpoints_once(tmp_path, monk
     trainer = start(config_of(tmp_path, **OFTEN), alone())
     for epoch in (1, 2):
         assert trainer.train_epoch(epoch) == [1] * 8
-        trainer.end_epoch(epoch)
+        trainer.played.end_epoch(epoch, weights=trainer.state.weights)
     run = read_run(tmp_path / "run")
     assert [epoch.checkpoint_seconds for epoch in run.epochs] == [80.0, 80.0]  # 7 inside, and the last
-    assert [epoch.training_seconds for epoch in run.epochs] == [8.0, 8.0]
     assert [folder.name for folder in checkpoint_folders(run.folder)] == ["epoch-0002"]
     trainer.train_epoch(3)
     newest = load_newest_checkpoint(run.folder, spec=trainer.played.setup.spec)
