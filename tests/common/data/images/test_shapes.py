@@ -49,28 +49,19 @@ def test_images_differ_in_more_than_their_shapes():
     assert (circle == hexagon).mean() < 0.2  # consecutive images have different backgrounds
 
 
-def test_shapes_are_within_a_circle_and_have_different_areas():
-    areas = []
-    for outline in SHAPES.values():
-        assert np.hypot(*outline.T).max() < 1.15
-        x, y = outline.T
-        areas.append(abs(x @ np.roll(y, -1) - y @ np.roll(x, -1)) / 2)  # the shoelace formula
-    assert len({round(area, 4) for area in areas}) == 9
-    assert dict(zip(SHAPES, areas, strict=True))["square"] == pytest.approx(2)
-
-
-def test_the_shape_is_in_the_image(monkeypatch):
-    """Without disturbances, a square is darker and covers the area of its outline."""
+def test_each_shape_is_in_its_image_with_an_area_of_its_own(monkeypatch):
+    """Without disturbances, what is darker than the rest has the area of the outline."""
     for name in ("LINES", "BLOTS", "UNEVENNESS"):
         monkeypatch.setattr(shapes, name, 0)
-    monkeypatch.setattr(shapes, "NOISE", (0, 0))
-    monkeypatch.setattr(shapes, "RADIUS", (0.3, 0.3))
-    monkeypatch.setattr(shapes, "STRETCH", (1, 1))
-    monkeypatch.setattr(shapes, "CONTRAST", (60, 60))
-    square = CLASS_NAMES.index("square")
-    picture = np.asarray(draw_shape(square, seed=1, size=(600, 500))).astype(int)
-    dark = picture < picture.max() - 30
-    assert dark.sum() == pytest.approx(2 * 150**2, rel=0.04)
+    for name, values in {"NOISE": (0, 0), "RADIUS": (0.3, 0.3), "STRETCH": (1, 1), "CONTRAST": (60, 60)}.items():
+        monkeypatch.setattr(shapes, name, values)
+    areas = []
+    for index, outline in enumerate(SHAPES.values()):
+        x, y = outline.T
+        areas.append(abs(x @ np.roll(y, -1) - y @ np.roll(x, -1)) / 2)  # the shoelace formula
+        picture = np.asarray(draw_shape(index, seed=1, size=(600, 500))).astype(int)
+        assert (picture < picture.max() - 30).sum() == pytest.approx(areas[-1] * 150**2, rel=0.04)
+    assert len({round(area, 4) for area in areas}) == 9 and areas[CLASS_NAMES.index("square")] == pytest.approx(2)
 
 
 def test_an_interruption_leaves_no_files(tmp_path, monkeypatch):
