@@ -23,7 +23,7 @@ def test_a_batch_is_shared_out_in_proportion_with_something_for_everyone(parts, 
     exact = [total * part / sum(parts) for part in parts]
     assert sum(counts) == total and min(counts) >= 1
     if min(exact) >= 1:
-        assert all(abs(count - one) < 1 + 1e-9 for count, one in zip(counts, exact, strict=True))
+        assert all(abs(count - share) < 1 + 1e-9 for count, share in zip(counts, exact, strict=True))
     for count, part in zip(counts, parts, strict=True):  # who has a larger part has no fewer samples
         assert all(count >= other for other, less in zip(counts, parts, strict=True) if less < part)
 

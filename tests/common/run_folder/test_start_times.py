@@ -35,8 +35,8 @@ def test_seconds_by_hand():
     ],
 )
 def test_impossible_times_are_not_recorded(variables, words):
-    found = queue_seconds(variables)
-    assert isinstance(found, NotRecorded) and words in found.not_recorded
+    seconds = queue_seconds(variables)
+    assert isinstance(seconds, NotRecorded) and words in seconds.not_recorded
 
 
 def test_a_start_before_its_command_is_not_recorded_but_for_a_tick_of_the_clock():

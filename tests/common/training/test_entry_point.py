@@ -51,8 +51,8 @@ def test_too_little_memory_and_a_lost_rank_are_one_line(error, code, line, statu
     assert raise_in_training(error, make_config(tmp_path), monkeypatch) == code
     printed = capfd.readouterr().err
     assert printed.count("\n") == 1 and line in printed
-    found = status_of(tmp_path / "run")
-    assert found.state == status[0] and status[1] in found.message
+    recorded = status_of(tmp_path / "run")
+    assert recorded.state == status[0] and status[1] in recorded.message
 
 
 @pytest.mark.parametrize("bug", [ZeroDivisionError("a bug\nof two lines"), SystemExit(7)])

@@ -62,6 +62,6 @@ def test_cosine_ends_near_zero_and_always_falls():
     decay=st.sampled_from(["none", "cosine", "step"]),
 )
 def test_rates_are_between_zero_and_the_scaled_one(size, steps, warmup, decay):
-    found = rates(size=size, steps=steps, warmup_epochs=warmup, decay=decay, decay_epochs=1.0)
-    assert found.shape == (steps,) and found.dtype == np.float64
-    assert (found > 0).all() and (found <= 0.1 * size * (1 + 1e-12)).all()
+    made = rates(size=size, steps=steps, warmup_epochs=warmup, decay=decay, decay_epochs=1.0)
+    assert made.shape == (steps,) and made.dtype == np.float64
+    assert (made > 0).all() and (made <= 0.1 * size * (1 + 1e-12)).all()

@@ -81,13 +81,13 @@ def test_totals_by_hand(tmp_path, capsys):
     config = make_config(tmp_path, **TWO_RANKS)
     assert play(config, script, size=2) == [[True, True, False]] * 2
     run = read_run(tmp_path / "run")
-    found = totals(run)
-    assert (found.epochs, found.steps) == (3, 12)
-    assert (found.training_seconds, found.validation_seconds, found.test_seconds) == (2.0 + 3.0 + 6.0, 0.25, 1.5)
-    assert found.images_per_second == 12 * 30 / 11.0
-    assert (found.startup_seconds, found.data_wait_seconds) == (8.0, 1.5), "the slowest rank's"
-    assert (found.first_epoch_seconds, found.steady_images_per_second) == (2.0, 8 * 30 / 9.0)
-    assert (found.test_loss, found.test_accuracy) == (0.4, 0.75)
+    summed = totals(run)
+    assert (summed.epochs, summed.steps) == (3, 12)
+    assert (summed.training_seconds, summed.validation_seconds, summed.test_seconds) == (2.0 + 3.0 + 6.0, 0.25, 1.5)
+    assert summed.images_per_second == 12 * 30 / 11.0
+    assert (summed.startup_seconds, summed.data_wait_seconds) == (8.0, 1.5), "the slowest rank's"
+    assert (summed.first_epoch_seconds, summed.steady_images_per_second) == (2.0, 8 * 30 / 9.0)
+    assert (summed.test_loss, summed.test_accuracy) == (0.4, 0.75)
     assert run.record.initial_test == Evaluation(loss=2.3, accuracy=0.1)
     assert run.state == "finished"
     weights = load_weights(run.folder / "weights.safetensors")

@@ -127,9 +127,9 @@ def test_packages_are_looked_for_where_the_programs_run(project, monkeypatch):
 def programs():
     """Return the programs of both folders. PyTorch's `minimal.py` is for readers, and needs nothing of the project."""
     files = sorted(path for framework in ("torch", "keras") for path in (ROOT / f"{framework}_impl").glob("*.py"))
-    found = [path for path in files if "__main__" in path.read_text() or "parse_args()" in path.read_text()]
-    assert found
-    return [path for path in found if path.relative_to(ROOT) != Path("torch_impl/minimal.py")]
+    runnable = [path for path in files if "__main__" in path.read_text() or "parse_args()" in path.read_text()]
+    assert runnable
+    return [path for path in runnable if path.relative_to(ROOT) != Path("torch_impl/minimal.py")]
 
 
 @pytest.mark.parametrize("path", programs(), ids=lambda path: path.relative_to(ROOT).as_posix())

@@ -120,9 +120,9 @@ def test_images_are_resized_and_made_gray_as_a_folder_is_read(tmp_path):
         file = make(tmp_path / "pets", f"made{channels}", gray=gray, size=(9, 7), shares=parse_shares("67/0/33"))
         dataset = load_dataset(f"prepared:{file}")
         assert dataset.image_shape == (7, 9, channels) and dataset.validation_samples is None
-        found = {image.tobytes() for split in (dataset.train, dataset.test) for image in split.images}
+        images = {image.tobytes() for split in (dataset.train, dataset.test) for image in split.images}
         expected = [read_image(path, shape=(7, 9, channels)) for path in (tmp_path / "pets").rglob("*.jpg")]
-        assert found == {np.asarray(image).tobytes() for image in expected} and len(found) == 6
+        assert images == {np.asarray(image).tobytes() for image in expected} and len(images) == 6
 
 
 def test_the_file_depends_on_folder_and_seed_only(folder, monkeypatch):

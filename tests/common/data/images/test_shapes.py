@@ -28,9 +28,9 @@ def test_files_depend_on_the_seed_and_not_on_the_number_of_workers(tmp_path, mon
         assert main(arguments) == 0
         assert "drew 11 images in" in capsys.readouterr().out
     assert {path.name for path in tmp_path.iterdir()} == {"one", "two", "other"}
-    one, two, other = (contents(tmp_path / name) for name in ("one", "two", "other"))
-    assert one == two
-    assert one.keys() == other.keys() and not set(one.values()) & set(other.values())
+    first, second, other = (contents(tmp_path / name) for name in ("one", "two", "other"))
+    assert first == second
+    assert first.keys() == other.keys() and not set(first.values()) & set(other.values())
     for path in (tmp_path / "one").rglob("*.png"):
         index = int(path.stem)
         assert path.parent.name == class_of(index)
