@@ -1,5 +1,6 @@
 """Batches: the right samples, exact normalization, and a prefetch that loses no item and ends its thread."""
 
+import itertools
 import threading
 
 import numpy as np
@@ -110,13 +111,6 @@ def prefetch_threads():
     return [thread for thread in threading.enumerate() if thread.name == "prefetch"]
 
 
-@pytest.mark.parametrize("depth", [1, 2, 5])
-@pytest.mark.parametrize("count", [0, 1, 100])
-def test_prefetch_yields_all_in_order(count, depth):
-    assert list(prefetch(iter(range(count)), depth=depth)) == list(range(count))
-    assert not prefetch_threads()
-
-
 def test_prefetch_raises_the_error_in_its_place_and_ends_the_thread():
     def broken():
         yield 1
@@ -131,20 +125,28 @@ def test_prefetch_raises_the_error_in_its_place_and_ends_the_thread():
     assert not prefetch_threads()
 
 
-def test_prefetch_produces_depth_items_ahead_and_ends_its_thread():
+@pytest.mark.parametrize("depth", [1, 2, 5])
+@pytest.mark.parametrize("count", [0, 1, 50])
+def test_prefetch_yields_all_in_order_makes_depth_items_ahead_and_ends_its_thread(count, depth):
     made = []
 
-    def endless():
-        while True:
+    def items():
+        while len(made) < count:
             made.append(len(made))
             yield made[-1]
 
-    batches = prefetch(endless(), depth=3)
-    ahead = set()
-    for taken in range(1, 51):
+    batches = prefetch(items(), depth=depth)
+    for taken in range(1, count + 1):
         assert next(batches) == taken - 1
-        wait_until(lambda taken=taken: len(made) >= taken + 3)
-        ahead.add(len(made) - taken)
-    assert ahead == {3}
+        ahead = min(taken + depth, count)
+        wait_until(lambda ahead=ahead: len(made) >= ahead)
+        assert len(made) == ahead
+    assert list(batches) == []
+    assert not prefetch_threads()
+
+
+def test_prefetch_that_is_closed_ends_its_thread():
+    batches = prefetch(itertools.count())
+    next(batches)
     batches.close()
     assert not prefetch_threads()

@@ -67,26 +67,19 @@ def test_train_and_test_folders_are_kept(tmp_path, cache):
 
 
 def test_images_are_decoded_once_and_again_when_the_folder_changes(folder, cache, monkeypatch):
-    decoded = []
-    read_image = images.read_image
+    def load(**options):
+        dataset = load_dataset(f"images:{folder}", **options)
+        return len(dataset.train) + len(dataset.test), len(list(cache.glob("images-pets-*")))
 
-    def counted(*arguments, **settings):
-        decoded.append(arguments)
-        return read_image(*arguments, **settings)
-
-    monkeypatch.setattr(images, "read_image", counted)
-    name = f"images:{folder}"
-    load_dataset(name)
-    load_dataset(name)
-    assert len(decoded) == 60 and len(list(cache.glob("images-pets-*"))) == 1
-    load_dataset(name, gray=True)
-    assert len(decoded) == 120
+    assert load() == (60, 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(images, "read_image", lambda *_, **__: pytest.fail("it is in the cache"))
+        assert load() == (60, 1)
+    assert load(gray=True) == (60, 2)
     write_image(folder / "dog/20.png", 20)
-    assert len(load_dataset(name).train) + len(load_dataset(name).test) == 61
-    assert len(decoded) == 181
+    assert load() == (61, 3)
     os.utime(folder / "dog/20.png", ns=(1, 1))
-    load_dataset(name)
-    assert len(decoded) == 242
+    assert load() == (61, 4)
 
 
 def test_resizing_allows_mixed_sizes(folder):
