@@ -109,13 +109,16 @@ def test_a_checkpoint_inside_an_epoch_of_an_older_version_is_refused(tmp_path):
     assert "\n" not in str(error.value) and file.parent.name in str(error.value)
 
 
-def test_weights_that_differ_stop_all_ranks_before_a_checkpoint(tmp_path):
-    config = config_of(tmp_path, **OFTEN)
+@pytest.mark.parametrize(("record", "when"), [({}, "after epoch 1"), (OFTEN, "after step 1 of epoch 1")])
+def test_weights_that_differ_stop_all_ranks_before_anything_is_written(record, when, tmp_path):
+    config = config_of(tmp_path, **record)
 
     def work(comm):
         bias = random_weights(make_setup(config, size=2))["fc2.bias"]
-        start(config, comm, **{"fc2.bias": bias + comm.rank}).train_epoch(1)
+        trainer = start(config, comm, **{"fc2.bias": np.nextafter(bias, 9) if comm.rank else bias})
+        trainer.train_epoch(1)
+        trainer.played.end_epoch(1, weights=trainer.state.weights)
 
     for error in run_ranks(2, work):
-        assert isinstance(error, UserError) and "after step 1 of epoch 1: 1 of 4 tensors differ" in str(error)
-    assert checkpoint_folders(tmp_path / "run") == []
+        assert isinstance(error, UserError) and f"{when}: 1 of 4 tensors differ, the first is fc2.bias" in str(error)
+    assert read_run(tmp_path / "run").epochs == [] and checkpoint_folders(tmp_path / "run") == []

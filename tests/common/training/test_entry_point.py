@@ -1,10 +1,7 @@
 """The frame of both trainers: exit codes, one line from rank 0, a status for bugs and signals, resumed settings."""
 
-import os
-import signal
 import subprocess
 import sys
-import textwrap
 
 import pytest
 from builders import make_config, make_record, make_setup
@@ -63,43 +60,6 @@ def test_a_bug_keeps_its_traceback_and_leaves_a_failed_status(bug, tmp_path, mon
     status = status_of(tmp_path / "run")
     assert status.state == "failed" and status.ended_at is not None
     assert str(status.message) == ("of two lines" if isinstance(bug, ZeroDivisionError) else "SystemExit: 7")
-
-
-SIGNALLED = """
-    import signal, sys
-    from pathlib import Path
-    from builders import make_config, make_setup
-    from fake_ranks import alone
-    from common.training.entry_point import run_program
-    from played_session import no_hooks
-
-    def train(config, comm, session):
-        session.start(make_setup(config), device="cpu", gpu=None, threads=1)
-        print("started", flush=True)
-        while True:
-            signal.pause()
-
-    run_program(train, make_config(Path(sys.argv[1])), comm=alone(), hooks=no_hooks, framework="torch",
-                program="train.py")
-"""
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_the_run_at_once_with_its_status(number, tmp_path):
-    environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'tests/support'}{os.pathsep}{ROOT}"}
-    command = [sys.executable, "-c", textwrap.dedent(SIGNALLED), str(tmp_path)]
-    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    try:
-        assert process.stdout
-        assert any(line == "started\n" for line in process.stdout)
-        process.send_signal(number)
-        error = process.communicate(timeout=30)[1]  # the run itself would sleep for a minute
-    finally:
-        process.kill()
-    assert process.returncode == 128 + number
-    assert error == f"interrupted by {number.name}; finished epochs are kept, continue with --resume\n"
-    status = status_of(tmp_path / "run")
-    assert (status.state, status.message) == ("interrupted", f"received {number.name}")
 
 
 def test_a_rank_that_failed_ends_at_once():
