@@ -193,13 +193,6 @@ def test_states(tmp_path):
     unreaped.wait()
 
 
-def test_an_imported_run_without_status_is_finished(tmp_path):
-    unknown = NotRecorded("not in the document")
-    record = make_record(origin="published", config=unknown, environment=unknown, status=unknown, totals=unknown)
-    run = read_run(write_run(tmp_path / "run", record))
-    assert run.state == "finished" and run.record == record
-
-
 def full_disk(*args, **settings):
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "somewhere")
 
