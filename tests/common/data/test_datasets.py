@@ -311,15 +311,17 @@ def test_a_cache_folder_that_is_a_file(folder, monkeypatch):
         load_dataset("mnist", source_folder=folder)
 
 
+def made_content(image_chunks, *labels):
+    """Return a data set of images of 28 x 28 pixels, with these labels for training and for the test."""
+    train, test = (SplitContent((28, 28, 1), image_chunks, np.array(of_split)) for of_split in labels)
+    return Content(class_names=tuple("0123456789"), train=train, test=test, origin="a test")
+
+
 @pytest.mark.parametrize("label", [10, -1])
 def test_labels_out_of_range_are_refused(cache, label):
-    def split(labels):
-        return SplitContent((2, 2, 1), [np.zeros((len(labels), 2, 2, 1), np.uint8)], np.array(labels))
-
-    names = tuple("0123456789")
-    bad = Content(class_names=names, train=split([0, 9]), test=split([3, label, 4]), origin="a test")
+    content = made_content([np.zeros((3, 28, 28, 1), np.uint8)], [0, 9, 0], [3, label, 4])
     with pytest.raises(UserError, match=rf"labels out of range in the test samples.*Received: {label} for sample 1"):
-        dataset_cache.load_or_build("made", lambda _: bad, name="made")
+        dataset_cache.load_or_build("made", lambda _: content, name="made")
     assert not (cache / "made").exists()
 
 
@@ -414,15 +416,11 @@ def test_an_interrupted_fetch_leaves_nothing_that_is_used(folder, tmp_path, cach
         (tmp_path / "half").touch()
         time.sleep(60)
 
-    def build(_):
-        half = SplitContent((28, 28, 1), half_then_wait(), np.zeros(60))
-        return Content(class_names=("a", "b"), train=half, test=half, origin="a test")
-
     def fetch():
         # A shell that starts the tests in the background ignores SIGINT, and children inherit that.
         signal.signal(signal.SIGINT, signal.default_int_handler)
         with contextlib.suppress(KeyboardInterrupt):
-            dataset_cache.load_or_build("mnist", build, name="mnist")
+            dataset_cache.load_or_build("mnist", lambda _: made_content(half_then_wait(), [0] * 60, [0]), name="mnist")
 
     process = FORK.Process(target=fetch)
     process.start()
