@@ -106,13 +106,11 @@ def test_the_newest_are_kept_and_none_inside_a_finished_epoch(keep, kept, tmp_pa
     for epoch in (1, 2, 3, 4):
         for step in (1, 2, 10):
             save_checkpoint(tmp_path, inside(epoch, step))
-        assert names(tmp_path)[-1] == f"epoch-{epoch:04d}-step-000010" and "step-000002" not in " ".join(
-            names(tmp_path)
-        )
         remove_old_checkpoints(tmp_path, keep=keep)
-        assert names(tmp_path)[-1] == f"epoch-{epoch:04d}-step-000010", "its epoch has not ended"
+        newest = f"epoch-{epoch:04d}-step-000010"
+        assert [name for name in names(tmp_path) if "step" in name] == [newest], "its epoch has not ended"
         save_checkpoint(tmp_path, at_end(epoch))
-        assert names(tmp_path)[-2] == f"epoch-{epoch:04d}-step-000010", "its epoch is not on record yet"
+        assert newest in names(tmp_path), "its epoch is not on record yet"
         remove_old_checkpoints(tmp_path, keep=keep)
     assert names(tmp_path) == [f"epoch-{epoch:04d}" for epoch in kept]
 
