@@ -1,4 +1,4 @@
-"""The frame of both trainers: exit codes, one line from rank 0, a status for bugs and signals, resumed settings."""
+"""The frame of both trainers: how a run ends by an error, and the settings of one that is resumed."""
 
 import subprocess
 import sys
@@ -9,7 +9,7 @@ from fake_ranks import alone
 from played_session import LostRankError, no_hooks
 
 from common.run_folder.records import RunWriter, read_run
-from common.training import entry_point as program_module
+from common.training import entry_point
 from common.training.entry_point import read_settings, run_program
 from common.training.resume import MAY_CHANGE
 from common.utils.paths import ROOT
@@ -17,49 +17,41 @@ from common.utils.paths import ROOT
 PROGRAM = "torch_impl/train.py"
 
 
-def raise_in_training(error, config, monkeypatch):
-    """Run a program that ends with an error once its session has started; return its exit code."""
+LOST = LostRankError("Connection closed by peer")
+LINE_OF_LOST = "another rank has ended; finished epochs are kept, continue with --resume"
 
+
+@pytest.mark.parametrize(
+    ("error", "code", "line", "state", "message"),
+    [
+        (MemoryError(), 2, "not enough memory", "failed", "not enough memory"),
+        (LOST, 3, LINE_OF_LOST, "interrupted", "another rank has ended"),
+        # A bug keeps its traceback.
+        (ZeroDivisionError("a bug\nof two lines"), None, "", "failed", "of two lines"),
+        (SystemExit(7), None, "", "failed", "SystemExit: 7"),
+    ],
+)
+def test_an_error_ends_a_run_whose_record_says_why(error, code, line, state, message, tmp_path, capfd, monkeypatch):
     def train(config, comm, session):
         session.start(make_setup(config), device="cpu", gpu=None, threads=1)
         raise error
 
-    monkeypatch.setattr(program_module, "_watch_signals", lambda session: None)  # of this process
-    return run_program(train, config, comm=alone(), hooks=no_hooks, framework="torch", program=PROGRAM)
+    def run():
+        config = make_config(tmp_path)
+        return run_program(train, config, comm=alone(), hooks=no_hooks, framework="torch", program=PROGRAM)
 
-
-def status_of(folder):
-    return read_run(folder).record.status
-
-
-@pytest.mark.parametrize(
-    ("error", "code", "line", "status"),
-    [
-        (MemoryError(), 2, "not enough memory", ("failed", "not enough memory")),
-        (
-            LostRankError("Connection closed by peer"),
-            3,
-            "another rank has ended; finished epochs are kept, continue with --resume",
-            ("interrupted", "another rank has ended"),
-        ),
-    ],
-)
-def test_too_little_memory_and_a_lost_rank_are_one_line(error, code, line, status, tmp_path, capfd, monkeypatch):
-    assert raise_in_training(error, make_config(tmp_path), monkeypatch) == code
-    printed = capfd.readouterr().err
-    assert printed.count("\n") == 1 and line in printed
-    recorded = status_of(tmp_path / "run")
-    assert recorded.state == status[0] and status[1] in recorded.message
-
-
-@pytest.mark.parametrize("bug", [ZeroDivisionError("a bug\nof two lines"), SystemExit(7)])
-def test_a_bug_keeps_its_traceback_and_leaves_a_failed_status(bug, tmp_path, monkeypatch):
-    with pytest.raises(type(bug)) as error:
-        raise_in_training(bug, make_config(tmp_path), monkeypatch)
-    assert error.value is bug
-    status = status_of(tmp_path / "run")
-    assert status.state == "failed" and status.ended_at is not None
-    assert str(status.message) == ("of two lines" if isinstance(bug, ZeroDivisionError) else "SystemExit: 7")
+    monkeypatch.setattr(entry_point, "_watch_signals", lambda session: None)  # of this process
+    if code is None:
+        with pytest.raises(type(error)) as raised:
+            run()
+        assert raised.value is error
+    else:
+        assert run() == code
+        printed = capfd.readouterr().err
+        assert printed.count("\n") == 1 and line in printed
+    status = read_run(tmp_path / "run").record.status
+    assert status.state == state and message in status.message and "\n" not in status.message
+    assert status.ended_at is not None
 
 
 def test_a_rank_that_failed_ends_at_once():
