@@ -153,38 +153,35 @@ def test_no_checkpoint_and_one_of_another_model_are_one_line(tmp_path):
 
 @pytest.mark.parametrize("newest", [inside(2, 3), apart(2)])
 @pytest.mark.parametrize("file", FILES)
-@pytest.mark.parametrize("damage", ["missing", "cut", "noise"])
-def test_damage_is_one_line_and_an_incomplete_one_is_skipped(newest, file, damage, tmp_path):
+def test_an_incomplete_one_is_skipped_or_one_line(newest, file, tmp_path):
     """Files are copied to a bucket one by one; the machine may disappear in between."""
     save_checkpoint(tmp_path, at_end(1))
     save_checkpoint(tmp_path, newest)
     path = checkpoint_folders(tmp_path)[-1] / file
-    content = path.read_bytes()
     path.unlink()
-    if damage == "missing":
-        check_newest(tmp_path, at_end(1), recorded_epochs=2)
-    else:
-        path.write_bytes(content[:-3] if damage == "cut" else os.urandom(50))
-    with pytest.raises(UserError, match="Received") as error:
+    check_newest(tmp_path, at_end(1), recorded_epochs=2)
+    with pytest.raises(UserError, match=rf"^[^\n]*{path.parent}[^\n]*\Z"):
         load_newest_checkpoint(tmp_path, spec=SETUP.spec)
-    assert str(path.parent) in str(error.value) and "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("file", FILES)
-def test_a_changed_bit_is_never_read(file, tmp_path):
+def test_damage_is_one_line_and_a_changed_bit_is_never_read(file, tmp_path):
     """A disk may return other bytes than were written, and safetensors has no checksum."""
     whole = inside(2, 3)
     save_checkpoint(tmp_path, whole)
     path = checkpoint_folders(tmp_path)[0] / file
     written = path.read_bytes()
+    contents = [written[:-3], os.urandom(50)]
     for position in np.random.default_rng(1).choice(len(written), min(60, len(written)), replace=False):
         changed = bytearray(written)
         changed[position] ^= 1 << (position % 8)
-        path.write_bytes(changed)
+        contents.append(changed)
+    for content in contents:
+        path.write_bytes(content)
         try:
             check_newest(tmp_path, whole)  # such as a blank between words
         except UserError as error:
-            assert "\n" not in str(error)
+            assert "Received" in str(error) and str(path.parent) in str(error) and "\n" not in str(error)
     path.write_bytes(written)
     check_newest(tmp_path, whole)
 

@@ -37,7 +37,7 @@ def totals(run):
 
 def test_an_epoch_of_two_ranks_by_hand(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv(AT_ONCE, "3")
-    config = make_config(tmp_path, **TWO_RANKS, **VALIDATED)
+    config = make_config(tmp_path, record={"name": None}, **TWO_RANKS, **VALIDATED)
     # 90 training samples: 3 steps of 2 x 15, no sample left out.
     figures = ["training", "training_seconds", "data_wait_seconds", "validation", "validation_seconds"]
     of_ranks = [
@@ -50,7 +50,9 @@ def test_an_epoch_of_two_ranks_by_hand(tmp_path, monkeypatch, capsys):
         return played.end_epoch(1, weights=random_weights(played.setup), **measured)
 
     assert play(config, script, size=2) == [True, True]
-    run = read_run(tmp_path / "run")
+    (folder,) = tmp_path.iterdir()
+    assert folder.name.startswith("torch-mlp-synthetic-np2-20")
+    run = read_run(folder)
     (epoch,) = run.epochs
     assert (epoch.training_loss, epoch.training_accuracy) == (135 / 90, 45 / 90)
     assert (epoch.validation_loss, epoch.validation_accuracy) == (0.5, 0.4)
@@ -335,14 +337,6 @@ def test_what_cannot_be_resumed_is_refused_and_nothing_is_changed(end, file, cha
     for error in results:
         assert isinstance(error, UserError) and words in str(error) and "\n" not in str(error)
     assert contents(tmp_path) == before
-
-
-def test_the_default_name_contains_what_is_trained(tmp_path):
-    config = make_config(tmp_path)
-    config = replace(config, record=replace(config.record, name=None))
-    play(config, lambda played: None)
-    (folder,) = tmp_path.iterdir()
-    assert folder.name.startswith("torch-mlp-synthetic-np1-20")
 
 
 def test_seconds_in_words():
