@@ -140,14 +140,6 @@ def test_settings_that_need_validation_samples_are_checked_against_the_data(sett
     make_setup(make_config(tmp_path, training=setting, data={"validation_share": 0.25}))
 
 
-def test_mirrored_is_one_process_whose_replicas_share_a_batch(tmp_path):
-    config = make_config(tmp_path, strategy={"strategy": "native", "native": "mirrored", "replicas": 3})
-    setup, batch_size = make_setup(config), config.training.batch_size
-    assert (setup.size, setup.batch_sizes, setup.weight_of(0)) == (3, (3 * batch_size,), 1.0)
-    with pytest.raises(UserError, match=r"mirrored is one process with several devices. Received: 2 ranks."):
-        make_setup(config, size=2)
-
-
 WITHOUT_LIMIT = """
     dataset data_folder gray dropout average_state evaluate_first runs_folder resume tensorboard energy tf32
     cudnn_benchmark channels_last powercap_folder horovod_timeline slow_is_subject start_weights replay tuned
