@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from builders import make_config, make_setup
 from given.common import broken as break_files
+from given.common import pets
 from jobs import Job, do_job, start_of
 from made_images import write_image
 from PIL import Image
@@ -31,21 +32,13 @@ from common.utils import workers
 from common.utils.workers import in_order
 
 CLASSES = ("cat", "dog")
-COUNTS = {"cat": 100, "dog": 40}
-
-
-def value_of(label, number):
-    """Return the pixel value that identifies an image: 0..99 are cats, 150..189 dogs."""
-    return number + 150 * label
 
 
 @pytest.fixture
 def folder(tmp_path):
-    root = tmp_path / "pets"
-    for label, (name, count) in enumerate(COUNTS.items()):
-        for number in range(count):
-            write_image(root / name / f"{number:02d}.png", value_of(label, number))
-    return root
+    """40 cats, of the values 0 to 39, and 40 dogs, of 100 to 139."""
+    pets(tmp_path)
+    return tmp_path / "pets"
 
 
 def settings(**changes):
@@ -80,10 +73,10 @@ def test_images_labels_and_statistics_also_as_safetensors_reads_them(folder, pix
     file = make(folder, pixels=pixels)
     dataset = load_dataset(f"prepared:{file}")
     assert dataset.class_names == CLASSES and dataset.image_shape == (4, 6, 1)
-    assert (len(dataset.train), dataset.validation_samples, len(dataset.test)) == (85 + 34 + 3, 3, 18)
-    assert np.bincount(dataset.train.labels[:-3]).tolist() == [85, 34]
-    assert np.bincount(dataset.train.labels[-3:]).tolist() == [2, 1]
-    assert np.bincount(dataset.test.labels).tolist() == [13, 5]
+    assert (len(dataset.train), dataset.validation_samples, len(dataset.test)) == (68 + 2, 2, 10)
+    assert np.bincount(dataset.train.labels[:-2]).tolist() == [34, 34]
+    assert np.bincount(dataset.train.labels[-2:]).tolist() == [1, 1]
+    assert np.bincount(dataset.test.labels).tolist() == [5, 5]
     assert (np.diff(dataset.train.labels) != 0).mean() > 0.3, "classes are mixed"
     arrays, seen = load_file(file), []
     assert arrays.keys() == {"train_images", "train_labels", "test_images", "test_labels"}
@@ -97,11 +90,10 @@ def test_images_labels_and_statistics_also_as_safetensors_reads_them(folder, pix
         if pixels == "float16":
             np.testing.assert_array_equal(first, (whole / 255).astype(np.float16))
         assert (split.images == first[:, None, None, None]).all()
-        np.testing.assert_array_equal(split.labels, whole >= 150)
+        np.testing.assert_array_equal(split.labels, whole >= 100)
         seen.append(whole.astype(int))
-    expected = [value_of(label, number) for label, name in enumerate(CLASSES) for number in range(COUNTS[name])]
-    assert sorted(np.concatenate(seen).tolist()) == expected
-    training = seen[0][:-3] / 255
+    assert sorted(np.concatenate(seen).tolist()) == [*range(40), *range(100, 140)]
+    training = seen[0][:-2] / 255
     assert dataset.mean == pytest.approx([training.mean()])
     assert dataset.standard_deviation == pytest.approx([training.std()])
     description, start = read_description(file)
@@ -158,10 +150,10 @@ def test_a_file_that_breaks_between_the_passes_is_an_error(folder, monkeypatch):
     read, calls = preparation.read_image, itertools.count()
 
     def reading(path, **options):
-        return "gone" if next(calls) == 150 else read(path, **options)
+        return "gone" if next(calls) == 100 else read(path, **options)
 
     monkeypatch.setattr(preparation, "read_image", reading)
-    with pytest.raises(UserError, match=r"1 of 141 image files are broken.*gone"):
+    with pytest.raises(UserError, match=r"1 of 81 image files are broken.*gone"):
         make(folder, skip_broken=True)
     assert list(folder.parent.iterdir()) == [folder]
 
@@ -186,7 +178,7 @@ def test_missing_foreign_and_damaged_files_are_refused(folder, tmp_path, monkeyp
         file.write_bytes(text)
         assert "not a file of prepared images" in damaged(file)
     start = 8 + int.from_bytes(good[:8], "little")
-    labels_end = start + 140 * 8
+    labels_end = start + 80 * 8
     for position, what in ((start, "labels"), (labels_end - 1, "labels"), (labels_end, "images"), (-1, "images")):
         changed = bytearray(good)
         changed[position] ^= 1
@@ -197,7 +189,7 @@ def test_missing_foreign_and_damaged_files_are_refused(folder, tmp_path, monkeyp
         assert f"it has {len(content):,} bytes instead of {len(good):,}" in damaged(file)
     file.write_bytes(good.replace(b"pets", b"cats"))
     assert "the description has another checksum" in damaged(file)
-    file.write_bytes(good.replace(b'"U8", "shape": [122', b'"U8", "shape": [121'))
+    file.write_bytes(good.replace(b'"U8", "shape": [70', b'"U8", "shape": [69'))
     assert "the header does not match" in damaged(file)
     file.write_bytes(good[:-1] + b"0")
     assert "the images have another checksum" in damaged(file)
@@ -212,17 +204,17 @@ def test_the_data_set_has_its_validation_rows_or_a_share_is_cut(folder, tmp_path
         return make_setup(make_config(tmp_path, data={"dataset": f"prepared:{file}", **data}, training=training))
 
     setup = setup_of(make(folder, pixels="float16"))
-    np.testing.assert_array_equal(setup.training_indices, np.arange(119))
-    np.testing.assert_array_equal(setup.validation_indices, [119, 120, 121])
+    np.testing.assert_array_equal(setup.training_indices, np.arange(68))
+    np.testing.assert_array_equal(setup.validation_indices, [68, 69])
     assert setup.validates_after(1)
-    pixels = normalize(setup.dataset.train.images[:119], setup.table)
+    pixels = normalize(setup.dataset.train.images[:68], setup.table)
     assert pixels.mean() == pytest.approx(0, abs=1e-3) and pixels.std() == pytest.approx(1, abs=1e-3)
-    with pytest.raises(UserError, match=r"its own validation split \(3 samples\). Received: --validation-share 0.1"):
+    with pytest.raises(UserError, match=r"its own validation split \(2 samples\). Received: --validation-share 0.1"):
         setup_of(make(folder, "again"), validation_share=0.1)
     without = make(folder, "without", shares=parse_shares("87/0/13"))
     with pytest.raises(UserError, match=r"--early-stop needs validation samples. Received: --early-stop 2"):
         setup_of(without)
-    assert len(setup_of(without, validation_share=0.25).validation_indices) == 31  # a quarter of 122, rounded up
+    assert len(setup_of(without, validation_share=0.25).validation_indices) == 18  # a quarter of 70, rounded up
 
 
 def command(folder, *arguments):
@@ -234,16 +226,16 @@ def test_the_command(folder, capsys):
     broken = break_files(folder.parent)
     assert main(command(folder)) == 2
     shown = capsys.readouterr().err.splitlines()[-1]
-    assert "4 of 144 image files are broken. Received: cat/deep.png (pixel format I;16" in shown
+    assert "4 of 84 image files are broken. Received: cat/deep.png (pixel format I;16" in shown
     assert "cat/empty.png (empty file)" in shown and "and 1 more" in shown and "--skip-broken" in shown
     assert {path.name for path in folder.parent.iterdir()} == {"pets", "clean"}
 
     assert main(command(folder, "--gray", "--dtype", "float16", "--skip-broken")) == 0
     shown = capsys.readouterr().out
-    assert "119 training, 3 validation and 18 test images of 2 classes, 6x4 pixels, 1 channel, float16" in shown
+    assert "68 training, 2 validation and 10 test images of 2 classes, 6x4 pixels, 1 channel, float16" in shown
     assert "left out 4 broken files" in shown and "cat/empty.png: empty file" in shown
     last = shown.splitlines()[-1]
-    assert last.startswith("prepared 140 images in ") and "images/s" in last and "peak memory" in last
+    assert last.startswith("prepared 80 images in ") and "images/s" in last and "peak memory" in last
     assert " cores used" in last
     made = {path.name for path in folder.parent.iterdir()}
     assert made == {"pets", "clean", "made", "made-before.png", "made-after.png", "made-skipped.txt"}
@@ -254,8 +246,8 @@ def test_the_command(folder, capsys):
     before_pixels, after_pixels = (np.asarray(sheet)[40:] for sheet in (before, after))
     np.testing.assert_array_equal(before_pixels, after_pixels)
     shown_values = {*before_pixels[30, 100::134, 0].tolist(), *before_pixels[120, 100::134, 0].tolist()}
-    assert len([value for value in shown_values if 150 <= value < 190]) >= 6  # dogs
-    assert len([value for value in shown_values if value < 100]) >= 6  # cats
+    assert len([value for value in shown_values if 100 <= value < 140]) >= 6  # dogs
+    assert len([value for value in shown_values if value < 40]) >= 6  # cats
     dataset = load_dataset(f"prepared:{folder.parent / 'made'}")
     np.testing.assert_array_equal(dataset.train.images, clean.train.images)
     np.testing.assert_array_equal(dataset.test.labels, clean.test.labels)
@@ -304,7 +296,7 @@ def test_both_trainers_train_on_it(framework, folder):
     ]
     start = start_of(framework, launcher="none", arguments=())
     printed = {job.name: do_job(job, start=start, folder=folder.parent)[0].stdout for job in jobs}
-    assert "119 training, 3 validation, 18 test samples" in printed["train"]
+    assert "68 training, 2 validation, 10 test samples" in printed["train"]
     assert "test loss" in printed["train"]
-    assert "accuracy 100.00 % (18/18)" in printed["evaluate"]
+    assert "accuracy 100.00 % (10/10)" in printed["evaluate"]
     assert printed["classify"].split()[1] == "dog"
