@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from given.common import pets
 from made_images import write_image
 from PIL import Image
 
@@ -22,12 +23,10 @@ def cache(tmp_path, monkeypatch):
 
 @pytest.fixture
 def folder(tmp_path, cache):
-    """20 images `dog` with values 0 to 19 and 40 images `cat` with 100 to 139, lossless; and files to be skipped."""
+    """40 images `cat` of the values 0 to 39, and 40 `dog` of 100 to 139, lossless; and files to be skipped."""
+    pets(tmp_path)
     root = tmp_path / "pets"
-    for number in range(20):
-        write_image(root / f"dog/{number:02d}.png", number)
-    for number in range(40):
-        write_image(root / f"cat/{number:02d}.PNG", 100 + number)
+    (root / "cat/07.png").rename(root / "cat/07.PNG")
     (root / "cat/notes.txt").touch()
     (root / "cat/.hidden.png").touch()
     (root / ".git").mkdir()
@@ -40,12 +39,12 @@ def test_class_folders_are_split_by_class_wherever_they_are(folder, tmp_path, mo
     monkeypatch.setattr(Console, "automatic_bars", lambda: True)
     dataset = load_dataset(f"images:{folder}")
     assert dataset.class_names == ("cat", "dog") and dataset.image_shape == (4, 6, 3)
-    assert np.bincount(dataset.test.labels).tolist() == [6, 3]  # 15 % of 40 and of 20
-    assert np.bincount(dataset.train.labels).tolist() == [34, 17]
+    assert np.bincount(dataset.test.labels).tolist() == [6, 6]  # 15 % of 40
+    assert np.bincount(dataset.train.labels).tolist() == [34, 34]
     values = [split.images[:, 0, 0, 0].astype(int) for split in (dataset.train, dataset.test)]
-    assert sorted(np.concatenate(values).tolist()) == [*range(20), *range(100, 140)]
+    assert sorted(np.concatenate(values).tolist()) == [*range(40), *range(100, 140)]
     for split, value in zip((dataset.train, dataset.test), values, strict=True):
-        np.testing.assert_array_equal(split.labels, value < 100)
+        np.testing.assert_array_equal(split.labels, value >= 100)
         assert (np.diff(value + 1000 * split.labels) > 0).all(), "in the order of classes and names"
         assert (split.images == value[:, None, None, None]).all()
         assert isinstance(split.images, np.memmap)
@@ -71,22 +70,22 @@ def test_images_are_decoded_once_and_again_when_the_folder_changes(folder, cache
         dataset = load_dataset(f"images:{folder}", **options)
         return len(dataset.train) + len(dataset.test), len(list(cache.glob("images-pets-*")))
 
-    assert load() == (60, 1)
+    assert load() == (80, 1)
     with monkeypatch.context() as patch:
         patch.setattr(images, "read_image", lambda *_, **__: pytest.fail("it is in the cache"))
-        assert load() == (60, 1)
-    assert load(gray=True) == (60, 2)
-    write_image(folder / "dog/20.png", 20)
-    assert load() == (61, 3)
-    os.utime(folder / "dog/20.png", ns=(1, 1))
-    assert load() == (61, 4)
+        assert load() == (80, 1)
+    assert load(gray=True) == (80, 2)
+    write_image(folder / "dog/99.png", 20)
+    assert load() == (81, 3)
+    os.utime(folder / "dog/99.png", ns=(1, 1))
+    assert load() == (81, 4)
 
 
 def test_resizing_allows_mixed_sizes(folder):
     write_image(folder / "dog/99.jpeg", 50, size=(31, 30))
     dataset = load_dataset(f"images:{folder}", image_size=(8, 9))
     assert dataset.image_shape == (8, 9, 3)
-    assert len(dataset.train) + len(dataset.test) == 61
+    assert len(dataset.train) + len(dataset.test) == 81
 
 
 @pytest.mark.parametrize(
@@ -143,7 +142,7 @@ def write_truncated(folder):
         (lambda folder: write_image(folder / "dog/99.png", mode="L"), r"some in color.*--gray"),
         (
             lambda folder: write_image(folder / "dog/99.png", size=(31, 30)),
-            r"4 x 6: 60, e\.g\..*30 x 31: 1, e\.g\..*dog/99\.png.*--image-size",
+            r"4 x 6: 80, e\.g\..*30 x 31: 1, e\.g\..*dog/99\.png.*--image-size",
         ),
         (write_other_classes, r"different classes.*bird"),
         (write_bad, r"cat/bad-0\.png(?!.*bad-4).*and 2 more"),  # the first few
