@@ -5,12 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.data.sharding import (
-    epoch_order,
-    share_out,
-    split_validation,
-    stable_permutation,
-)
+from common.data.sharding import epoch_order, share_out, split_validation, stable_permutation
 from common.errors import UserError
 
 SEEDS = st.integers(0, 2**32)
