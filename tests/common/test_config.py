@@ -101,12 +101,6 @@ def test_flags_override_the_recipe_and_the_recipe_the_base(tmp_path):
     assert isinstance(config.optimizer.momentum, float)
 
 
-def test_a_free_server_takes_a_scaling_of_the_learning_rate_from_a_recipe(tmp_path):
-    recipe = write_recipe(tmp_path, '[schedule]\nlr_scaling = "linear"\n')
-    flags = ["--strategy", "server", "--servers", "1", "--staleness", "3"]
-    assert parse("--recipe", recipe, *flags) == parse("--lr_scaling=linear", *flags)
-
-
 @pytest.mark.parametrize(
     ("recorded", "precision"),
     [(False, "none"), (True, "float16"), ("bfloat16", "bfloat16"), (1, None), ([True], None), ("half", None)],
