@@ -7,7 +7,6 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from builders import make_config, make_setup
 
 from common.config import Config, completed, config_from_dict, parse_command_line
 from common.errors import UserError
@@ -123,15 +122,6 @@ def test_an_error_is_the_same_line_in_every_terminal(columns, monkeypatch):
         parse("--share-gpu", "--device", "cpu")
     assert str(error.value).startswith("ranks on the CPU share no GPU. Received: --share-gpu --device cpu. Leave one")
     assert str(error.value).isprintable()
-
-
-@pytest.mark.parametrize("setting", [{"early_stop": 3}, {"target_accuracy": 0.9}])
-def test_settings_that_need_validation_samples_are_checked_against_the_data(setting, tmp_path):
-    ((name, value),) = setting.items()
-    words = f"--{name.replace('_', '-')} {value} --validation-share 0.0. Give --validation-share"
-    with pytest.raises(UserError, match=words):
-        make_setup(make_config(tmp_path, training=setting))
-    make_setup(make_config(tmp_path, training=setting, data={"validation_share": 0.25}))
 
 
 WITHOUT_LIMIT = """

@@ -196,9 +196,8 @@ def test_missing_foreign_and_damaged_files_are_refused(folder, tmp_path, monkeyp
 
 
 def test_the_data_set_has_its_validation_rows_or_a_share_is_cut(folder, tmp_path):
-    training = {"batch_size": 30, "target_accuracy": 0.9, "early_stop": 2}
-
-    def setup_of(file, **data):
+    def setup_of(file, stop=None, **data):
+        training = {"batch_size": 30} | (stop or {})
         return make_setup(make_config(tmp_path, data={"dataset": f"prepared:{file}", **data}, training=training))
 
     setup = setup_of(make(folder, pixels="float16"))
@@ -210,9 +209,10 @@ def test_the_data_set_has_its_validation_rows_or_a_share_is_cut(folder, tmp_path
     with pytest.raises(UserError, match=r"its own validation split \(2 samples\). Received: --validation-share 0.1"):
         setup_of(make(folder, "again"), validation_share=0.1)
     without = make(folder, "without", shares=parse_shares("87/0/13"))
-    with pytest.raises(UserError, match=r"--early-stop needs validation samples. Received: --early-stop 2"):
-        setup_of(without)
-    assert len(setup_of(without, validation_share=0.25).validation_indices) == 18  # a quarter of 70, rounded up
+    for flag, stop in {"--early-stop 2": {"early_stop": 2}, "--target-accuracy 0.9": {"target_accuracy": 0.9}}.items():
+        with pytest.raises(UserError, match=f"needs validation samples. Received: {flag} --validation-share 0.0. Give"):
+            setup_of(without, stop)
+        assert len(setup_of(without, stop, validation_share=0.25).validation_indices) == 18  # a quarter of 70
 
 
 def command(folder, *arguments):
