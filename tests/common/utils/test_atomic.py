@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 import tempfile
-from contextlib import contextmanager
 from pathlib import Path
 from subprocess import PIPE
 
@@ -16,19 +15,10 @@ from common.utils.atomic import atomic_file, atomic_folder, make_executable, tem
 from common.utils.paths import ROOT
 
 
-@contextmanager
-def umask(mask):
-    before = os.umask(mask)
-    try:
-        yield
-    finally:
-        os.umask(before)
-
-
 @pytest.mark.parametrize(("mask", "mode"), [(0o022, 0o644), (0o002, 0o664), (0o027, 0o640), (0o077, 0o600)])
 def test_permissions_are_those_that_the_umask_leaves(tmp_path, mask, mode):
-    path = tmp_path / "file"
-    with umask(mask):
+    path, before = tmp_path / "file", os.umask(mask)
+    try:
         write_atomically(path, "text")
         assert path.stat().st_mode & 0o777 == mode
         with atomic_file(path) as temporary:  # as safetensors does, which replaces it by a file of `tempfile`
@@ -36,6 +26,8 @@ def test_permissions_are_those_that_the_umask_leaves(tmp_path, mask, mode):
             os.close(private)
             Path(name).replace(temporary)
         assert path.stat().st_mode & 0o777 == mode
+    finally:
+        os.umask(before)
     make_executable(path)
     assert path.stat().st_mode & 0o777 == mode | (mode & 0o444) >> 2
 

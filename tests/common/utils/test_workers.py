@@ -7,6 +7,7 @@ import sys
 import time
 
 import pytest
+from waiting import wait_until
 
 from common.errors import UserError
 from common.utils.process_state import ENDED, process_state
@@ -60,8 +61,4 @@ def test_copies_end_with_their_parent():
         assert parent.stdout
         copies = [int(parent.stdout.readline()) for _ in range(2)]
         parent.send_signal(signal.SIGKILL)
-    for _ in range(200):
-        if all(process_state(copy) in ENDED for copy in copies):
-            return
-        time.sleep(0.05)
-    pytest.fail("a copy lives on")
+    wait_until(lambda: all(process_state(copy) in ENDED for copy in copies))
