@@ -78,8 +78,6 @@ from common.measurement.timing import process_start
 launch = launch_seconds(os.environ, process_began=process_start())
 Path(sys.argv[1]).write_text(json.dumps([launcher_of(os.environ), launch]))
 """
-
-
 by_horovodrun = [pytest.mark.ranks, pytest.mark.ci]
 
 

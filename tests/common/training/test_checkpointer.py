@@ -1,4 +1,4 @@
-"""The checkpointer: ranks agree on segments, checkpoints hold what each has, their time is not training time."""
+"""The checkpointer: ranks agree on segments, checkpoints hold what each has, their time is counted apart."""
 
 import numpy as np
 import pytest
