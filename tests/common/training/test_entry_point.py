@@ -61,44 +61,37 @@ def test_a_rank_that_failed_ends_at_once():
     assert (done.returncode, done.stdout) == (2, "x\n")
 
 
-@pytest.fixture
-def old_run(tmp_path):
-    """The folder of a run with settings that are not the defaults."""
-    config = make_config(tmp_path, schedule={"decay": "cosine"})
-    RunWriter.create(tmp_path / "old", make_record(config=config)).end("interrupted")
-    return tmp_path / "old"
+def resumed(folder, *flags, **subjects):
+    """Return the settings of a run that is resumed, after it was started with those of some subjects."""
+    if not folder.exists():
+        config = make_config(folder.parent, **subjects)
+        RunWriter.create(folder, make_record(config=config)).end("interrupted")
+    return read_settings([f"--resume={folder}", *flags], program=PROGRAM)
 
 
 CHANGES = {
-    "max_steps": "5",
-    "keep": "3",
-    "checkpoint_minutes": "2.5",
-    "progress": "lines",
-    "tensorboard": "True",
-    "data_folder": "/data",
-    "stall_seconds": "90.0",
-    "on_stall": "end",
+    "training": {"epochs": 9, "max_steps": 5},
+    "record": {"keep": 3, "checkpoint_minutes": 2.5, "progress": "lines", "tensorboard": True},
+    "data": {"data_folder": "/data"},
+    "faults": {"stall_seconds": 90.0, "on_stall": "end"},
 }
 
 
-def test_a_resumed_run_has_its_settings_but_for_those_that_may_change(old_run):
-    config = read_settings([f"--resume={old_run}"], program=PROGRAM)
-    assert config == make_config(old_run.parent, schedule={"decay": "cosine"}, record={"resume": str(old_run)})
-
-    assert set().union(*MAY_CHANGE.values()) == {"resume", "resume_or_start", "epochs", *CHANGES}
-    pairs = [(f"--{name.replace('_', '-')}", value) for name, value in CHANGES.items()]
+def test_a_resumed_run_has_its_settings_but_for_those_that_may_change(tmp_path):
+    old, resume = tmp_path / "old", {"resume": str(tmp_path / "old")}
+    assert resumed(old) == make_config(tmp_path, record=resume)
+    named = {subject: names - {"resume", "resume_or_start"} for subject, names in MAY_CHANGE.items()}
+    assert named == {subject: set(values) for subject, values in CHANGES.items()}
+    pairs = [
+        (f"--{name.replace('_', '-')}", str(value)) for values in CHANGES.values() for name, value in values.items()
+    ]
     flags = [word for pair in pairs for word in pair if word != "True"]
-    changed = read_settings(["--resume", str(old_run), *flags], program=PROGRAM)
-    values = {name: str(value) for part in changed.as_dict().values() for name, value in part.items()}
-    assert {name: values[name] for name in CHANGES} == CHANGES
+    assert resumed(old, *flags) == make_config(tmp_path, **CHANGES | {"record": CHANGES["record"] | resume})
 
 
-def test_the_length_may_change_and_the_old_value_may_be_given_again_also_by_a_recipe(old_run, tmp_path):
+def test_the_old_values_may_be_given_again_also_by_a_recipe(tmp_path):
     (tmp_path / "recipe.toml").write_text('[model]\nmodel = "mlp"\n')
     recipe = ["--recipe", str(tmp_path / "recipe.toml")]
-    flags = ["--batch-size", "30", "--epochs", "3"]  # the cosine's, which is for 3 epochs
-    config = read_settings(["--resume", str(old_run), *recipe, *flags], program=PROGRAM)
+    flags = ["--batch-size", "30", "--epochs", "3"]  # which the cosine is for
+    config = resumed(tmp_path / "old", *recipe, *flags, schedule={"decay": "cosine"})
     assert (config.model.model, config.training.epochs, config.training.batch_size) == ("mlp", 3, 30)
-    RunWriter.create(tmp_path / "plain", make_record(config=make_config(tmp_path))).end("interrupted")
-    config = read_settings(["--resume", str(tmp_path / "plain"), "--epochs", "9"], program=PROGRAM)
-    assert config.training.epochs == 9
