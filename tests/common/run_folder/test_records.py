@@ -212,13 +212,12 @@ def test_a_full_disk_is_one_line_and_the_old_record_stays(tmp_path, monkeypatch)
     assert (status.state, status.message) == ("failed", "disk full") and status.ended_at is not None
 
 
-def heartbeat(folder):
-    return read_run(folder).record.status.heartbeat_at
-
-
 def test_the_heartbeat_moves_until_the_end_and_outlives_a_full_disk(tmp_path, monkeypatch):
     monkeypatch.setattr(records, "HEARTBEAT_SECONDS", 0.01)
     started, failures = moment(30), []
+
+    def heartbeat():
+        return read_run(tmp_path / "a").record.status.heartbeat_at
 
     def fail_twice(path, text):
         if len(failures) < 2:
@@ -230,9 +229,9 @@ def test_the_heartbeat_moves_until_the_end_and_outlives_a_full_disk(tmp_path, mo
     writer = RunWriter.create(tmp_path / "a", make_record(status=make_status(started_at=started, heartbeat_at=started)))
     monkeypatch.setattr(records, "write_atomically", fail_twice)
     wait_until(lambda: len(failures) == 2)
-    wait_until(lambda: heartbeat(tmp_path / "a") > started)
-    later = heartbeat(tmp_path / "a")
-    wait_until(lambda: heartbeat(tmp_path / "a") > later)
+    wait_until(lambda: heartbeat() > started)
+    later = heartbeat()
+    wait_until(lambda: heartbeat() > later)
     writer.end("finished")
     wait_until(lambda: not [t for t in set(threading.enumerate()) - others if t.name == "heartbeat"])
     last = (tmp_path / "a" / "run.json").read_text()

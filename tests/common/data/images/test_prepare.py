@@ -40,14 +40,10 @@ def folder(tmp_path):
     return tmp_path / "pets"
 
 
-def settings(**changes):
-    values = {"size": (6, 4), "gray": True, "pixels": "uint8", "shares": parse_shares("85/2/13"), "seed": 1}
-    return Settings(**{**values, "skip_broken": False, **changes})
-
-
 def make(folder, name="made", **changes):
     """Prepare a folder and return the file."""
-    prepare(folder, folder.parent / name, settings(**changes))
+    settings = {"size": (6, 4), "gray": True, "pixels": "uint8", "shares": parse_shares("85/2/13"), "seed": 1}
+    prepare(folder, folder.parent / name, Settings(**{**settings, "skip_broken": False, **changes}))
     return folder.parent / name
 
 
