@@ -5,89 +5,34 @@ import json
 import sys
 import tomllib
 from pathlib import Path
-from typing import get_args, get_type_hints
 
 import pytest
-from builders import make_config, make_setup
-from hypothesis import given
-from hypothesis import strategies as st
 
-from common.config import (
-    Config,
-    changed_settings,
-    completed,
-    config_from_dict,
-    parse_command_line,
-    requested,
-)
-from common.config.strategy import STRATEGY_OF_OPTION
+from common.config import Config, completed, config_from_dict, parse_command_line
 from common.errors import UserError
 
 PROGRAM = "torch_impl/train.py"
 SUBJECTS = {field.name: getattr(Config(), field.name) for field in dataclasses.fields(Config)}
 FIELDS = [(subject, field.name) for subject, part in SUBJECTS.items() for field in dataclasses.fields(part)]
-# For the fields where the value made from the type would be impossible.
-SPECIAL = {
-    "stall_seconds": 7.0,
-    "on_stall": "drop",
-    "image_size": (14, 20),
-    "model": "mlp",
-    "validation_share": 0.25,
-    "name": "run-1",
-    "output_activation": "softmax",
-    "target_accuracy": 0.75,
-    "checkpoint_minutes": 7.5,
-    "average_every": 8,
-    "lr_scaling": "sqrt",
-    "shares": "2:1",
-    "slow": "0:2:0.5",
-    "native": "mirrored",
-    "microbatches": 8,
-}
-# Other settings that some values need.
-COMPANIONS = {
-    "staleness": {"schedule": {"lr_scaling": "sqrt"}},
-    "output_activation": {"optimizer": {"loss": "mse"}},
-}
+# Recipes that together set all of them to other values than the defaults.
+RECIPES = tomllib.loads((Path(__file__).parent / "every_setting.toml").read_text())["recipe"]
 
 
 def parse(*arguments, base=None):
     return parse_command_line(arguments, program=PROGRAM, base=base)
 
 
-def other_value(subject, name):
-    """Return a legal value of a field that is not its default."""
-    default, hint = getattr(SUBJECTS[subject], name), get_type_hints(type(SUBJECTS[subject]))[name]
-    if name in SPECIAL:
-        return SPECIAL[name]
-    if isinstance(default, bool):
-        return not default
-    if isinstance(default, float):
-        return default / 2 + 0.125
-    if isinstance(default, int) or int in get_args(hint):
-        return (default or 0) + 7
-    choices = get_args(hint)
-    return choices[-1] if choices and isinstance(choices[0], str) else f"{name}-value"
-
-
 def as_flags(name, value):
     flag = name.replace("_", "-")
     if isinstance(value, bool):
         return [f"--{flag}" if value else f"--no-{flag}"]
-    return [f"--{flag}", *(map(str, value) if isinstance(value, tuple) else [str(value)])]
+    return [f"--{flag}", *(map(str, value) if isinstance(value, list) else [str(value)])]
 
 
 def write_recipe(folder, text):
     path = folder / "recipe.toml"
     path.write_text(text)
     return str(path)
-
-
-def assert_one_line(error, *parts):
-    message = str(error.value)
-    assert "\n" not in message
-    for part in parts:
-        assert part in message, message
 
 
 def test_defaults():
@@ -97,44 +42,44 @@ def test_defaults():
     assert (config.training.batch_size, config.optimizer.optimizer) == (64, "sgd")
     assert (config.optimizer.momentum, config.optimizer.learning_rate) == (0.9, 0.01)
     assert config.schedule.lr_scaling == "linear" and config.schedule.warmup_epochs > 0
+    assert parse("--adasum").schedule.lr_scaling == "none"
+    assert parse("--adasum", "--lr-scaling", "linear").schedule.lr_scaling == "linear"
 
 
-def test_no_two_settings_have_one_flag():
-    names = [name for _, name in FIELDS]
-    assert len(names) == len(set(names))
+def with_values(settings):
+    """Return the settings in which only some fields have other values than the defaults."""
+    parts = {}
+    for subject, values in settings.items():
+        values = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+        parts[subject] = dataclasses.replace(SUBJECTS[subject], **values)
+    return completed(Config(**parts))
 
 
-# Every subject; those of strategies once for each strategy, as each has options of its own.
-OF_STRATEGIES = ("strategy", "parts")
-PARTS = [*(name for name in SUBJECTS if name not in OF_STRATEGIES), *sorted(set(STRATEGY_OF_OPTION.values()))]
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe["id"])
+def test_every_flag_and_line_of_a_recipe_reaches_its_field_and_no_other(recipe, tmp_path):
+    """Also from a record."""
+    settings = {subject: dict(values) for subject, values in recipe.items() if subject != "id"}
+    flags = [flag for values in settings.values() for name, value in values.items() for flag in as_flags(name, value)]
+    config = parse(*flags)
+    assert config == with_values(settings)
+    assert config_from_dict(json.loads(json.dumps(config.as_dict()))) == config
+    settings.get("record", {}).pop("resume", None)  # which a recipe cannot
+    lines = []
+    for subject, values in settings.items():
+        # JSON's numbers, strings, booleans and lists are TOML's.
+        lines += [f"[{subject}]", *(f"{name} = {json.dumps(value)}" for name, value in values.items())]
+    assert parse("--recipe", write_recipe(tmp_path, "\n".join(lines))) == with_values(settings)
 
 
-def changed(part):
-    """Return a subject, another value for every field of it, and what these need in other subjects."""
-    if part in SUBJECTS:
-        subject, values = part, {}
-        names = [field.name for field in dataclasses.fields(SUBJECTS[subject])]
-    else:
-        subject, values = "strategy", {"strategy": part} if part != SUBJECTS["strategy"].strategy else {}
-        names = [name for name, strategy in STRATEGY_OF_OPTION.items() if strategy == part]
-    own = {subject: [name for name in names if (subject, name) in FIELDS] for subject in (subject, "parts")}
-    values |= {name: other_value(subject, name) for name in own[subject]}
-    needed = [COMPANIONS[name] for name in values if name in COMPANIONS]
-    if own["parts"]:
-        needed.append({"parts": {name: other_value("parts", name) for name in own["parts"]}})
-    return subject, values, {part: settings for companion in needed for part, settings in companion.items()}
-
-
-@pytest.mark.parametrize("part", PARTS)
-def test_every_flag_reaches_its_field_and_no_other(part):
-    subject, values, needed = changed(part)
-    assert not any(value == getattr(SUBJECTS[subject], name) for name, value in values.items())
-    settings = {subject: values, **needed}
-    config = parse(
-        *(flag for part in settings.values() for name, value in part.items() for flag in as_flags(name, value))
-    )
-    expected = {part: dataclasses.replace(SUBJECTS[part], **fields) for part, fields in settings.items()}
-    assert config == completed(Config(**expected))
+def test_every_setting_is_in_one_of_these_recipes():
+    tried = {
+        (subject, name)
+        for recipe in RECIPES
+        for subject, values in recipe.items()
+        for name, value in (values.items() if subject in SUBJECTS else ())
+        if value != getattr(SUBJECTS[subject], name)
+    }
+    assert tried == set(FIELDS)
 
 
 @pytest.mark.parametrize(
@@ -145,99 +90,38 @@ def test_a_flag_is_known_in_every_spelling(line):
     assert parse(*line.split()) == completed(config_from_dict(expected))
 
 
-def test_the_default_scaling_of_the_learning_rate_is_that_of_the_strategy():
-    assert (parse().schedule.lr_scaling, parse("--adasum").schedule.lr_scaling) == ("linear", "none")
-    assert parse("--adasum", "--lr-scaling", "linear").schedule.lr_scaling == "linear"
-
-
-@pytest.mark.parametrize("part", PARTS)
-def test_a_recipe_can_set_every_setting(part, tmp_path):
-    subject, values, needed = changed(part)
-    values.pop("resume", None)
-    settings = {subject: values, **needed}
-    lines = []
-    for part, fields in settings.items():
-        # JSON's numbers, strings, booleans and lists are TOML's.
-        lines += [f"[{part}]", *(f"{name} = {json.dumps(value)}" for name, value in fields.items())]
-    expected = {part: dataclasses.replace(SUBJECTS[part], **fields) for part, fields in settings.items()}
-    assert parse("--recipe", write_recipe(tmp_path, "\n".join(lines))) == completed(Config(**expected))
-
-
 def test_flags_override_the_recipe_and_the_recipe_the_base(tmp_path):
-    recipe = write_recipe(tmp_path, '[about]\ntitle = "x"\n[training]\nepochs = 5\nseed = 8\n[model]\nmodel = "mlp"\n')
+    text = '[about]\ntitle = "x"\n[training]\nepochs = 5\nseed = 8\n[model]\nmodel = "mlp"\n[optimizer]\nmomentum = 0\n'
     base = config_from_dict({"training": {"epochs": 3, "batch_size": 7}})
-    config = parse(f"--recipe={recipe}", "--epochs", "9", base=base)
+    flags = ["--recipe=missing.toml", f"--recipe={write_recipe(tmp_path, text)}", "--epochs", "8", "--epochs", "9"]
+    config = parse(*flags, base=base)  # of each, the last one
     assert (config.training.epochs, config.training.seed, config.training.batch_size) == (9, 8, 7)
-    assert config.model.model == "mlp"
-
-
-def test_the_last_of_a_flag_wins(tmp_path):
-    assert parse("--epochs", "3", "--epochs", "4").training.epochs == 4
-    recipe = write_recipe(tmp_path, "[training]\nepochs = 5\n")
-    assert parse("--recipe", "missing.toml", "--recipe", recipe).training.epochs == 5
-
-
-def test_a_whole_number_is_a_valid_float_in_a_recipe(tmp_path):
-    config = parse("--recipe", write_recipe(tmp_path, "[optimizer]\nlearning_rate = 1\n"))
-    assert config.optimizer.learning_rate == 1.0 and isinstance(config.optimizer.learning_rate, float)
+    assert (config.model.model, config.optimizer.momentum) == ("mlp", 0.0)
+    assert isinstance(config.optimizer.momentum, float)
 
 
 @pytest.mark.parametrize(
-    ("recorded", "precision"), [(False, "none"), (True, "float16"), ("bfloat16", "bfloat16"), ("none", "none")]
+    ("recorded", "precision"),
+    [(False, "none"), (True, "float16"), ("bfloat16", "bfloat16"), (1, None), ([True], None), ("half", None)],
 )
-def test_a_flag_of_earlier_runs_is_a_precision(recorded, precision):
-    config = config_from_dict({"device": {"mixed_precision": recorded}}, source="run.json")
-    assert config.device.mixed_precision == precision
+def test_a_flag_of_earlier_runs_is_a_precision_and_anything_else_is_one_line(recorded, precision):
+    settings = {"device": {"mixed_precision": recorded}}
+    if precision:
+        assert config_from_dict(settings, source="run.json").device.mixed_precision == precision
+    else:
+        with pytest.raises(UserError, match="mixed_precision"):
+            config_from_dict(settings, source="run.json")
 
 
-@pytest.mark.parametrize("recorded", [1, [True], {"a": 1}, "half"])
-def test_another_precision_is_one_line(recorded):
-    with pytest.raises(UserError, match="mixed_precision"):
-        config_from_dict({"device": {"mixed_precision": recorded}}, source="run.json")
-
-
-def test_an_error_has_no_colors_in_a_terminal(monkeypatch):
+@pytest.mark.parametrize("columns", ["40", "200"])
+def test_an_error_is_the_same_line_in_every_terminal(columns, monkeypatch):
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
     monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("COLUMNS", columns)
     with pytest.raises(UserError) as error:
         parse("--share-gpu", "--device", "cpu")
     assert str(error.value).startswith("ranks on the CPU share no GPU. Received: --share-gpu --device cpu. Leave one")
     assert str(error.value).isprintable()
-
-
-@pytest.mark.parametrize("setting", [{"early_stop": 3}, {"target_accuracy": 0.9}])
-def test_settings_that_need_validation_samples_are_checked_against_the_data(setting, tmp_path):
-    ((name, value),) = setting.items()
-    with pytest.raises(UserError) as error:
-        make_setup(make_config(tmp_path, training=setting))
-    assert_one_line(error, f"--{name.replace('_', '-')} {value} --validation-share 0.0. Give --validation-share")
-    make_setup(make_config(tmp_path, training=setting, data={"validation_share": 0.25}))
-
-
-def test_the_warm_up_of_averaging_is_shorter_than_the_run(tmp_path):
-    def prepare(steps):
-        averaging = {"strategy": "averaging", "average_every": "epoch", "warmup_allreduce": steps}
-        make_setup(make_config(tmp_path, strategy=averaging))
-
-    prepare(11)
-    with pytest.raises(UserError) as error:
-        prepare(12)
-    assert_one_line(error, "which has 12 updates. Received: --warmup-allreduce 12. Give fewer")
-
-
-def test_mirrored_is_one_process_whose_replicas_share_a_batch(tmp_path):
-    config = make_config(tmp_path, strategy={"strategy": "native", "native": "mirrored", "replicas": 3})
-    setup, batch_size = make_setup(config), config.training.batch_size
-    assert (setup.size, setup.batch_sizes, setup.weight_of(0)) == (3, (3 * batch_size,), 1.0)
-    with pytest.raises(UserError) as error:
-        make_setup(config, size=2)
-    assert_one_line(error, "mirrored is one process with several devices. Received: 2 ranks.")
-
-
-def test_a_free_server_takes_a_scaling_of_the_learning_rate_from_a_recipe(tmp_path):
-    recipe = write_recipe(tmp_path, '[schedule]\nlr_scaling = "linear"\n')
-    flags = ["--strategy", "server", "--servers", "1", "--staleness", "3"]
-    assert parse("--recipe", recipe, *flags) == parse("--lr_scaling=linear", *flags)
 
 
 WITHOUT_LIMIT = """
@@ -253,22 +137,15 @@ def test_every_setting_with_a_limit_is_in_the_table_of_refusals():
     assert {name for _, name in FIELDS} - set(WITHOUT_LIMIT.split()) - named == set()
 
 
-@pytest.mark.parametrize("columns", ["40", "80", "200"])
-def test_the_message_does_not_depend_on_the_width_of_the_terminal(columns, monkeypatch):
-    monkeypatch.setenv("COLUMNS", columns)
-    with pytest.raises(UserError) as error:
-        parse("--validation-share", "1.5")
-    assert_one_line(
-        error,
-        "--validation-share is out of range. Received: --validation-share 1.5. Give a number that is at least 0",
-    )
-
-
-def test_help_shows_groups_defaults_and_units(capsys):
+def help_of(capsys, *arguments, program=PROGRAM):
     with pytest.raises(SystemExit) as stop:
-        parse("--help")
-    shown = capsys.readouterr().out
+        parse_command_line([*arguments, "--help"], program=program)
     assert stop.value.code == 0
+    return capsys.readouterr().out
+
+
+def test_help_shows_groups_defaults_and_units_of_both_programs_alike(tmp_path, capsys):
+    shown = help_of(capsys)
     assert PROGRAM in shown and "--recipe FILE" in shown
     for subject, part in SUBJECTS.items():
         assert f"{subject} options" in shown.lower() or subject in shown
@@ -278,69 +155,13 @@ def test_help_shows_groups_defaults_and_units(capsys):
     for default in ("default: 64", "default: 0.01", "default: mnist", "default: linear", "default: None"):
         assert default in text
     assert "images per step and rank" in text and "in pixels" in text
-
-
-def test_help_of_a_recipe_shows_its_values_as_defaults(tmp_path, capsys):
-    with pytest.raises(SystemExit):
-        parse("--recipe", write_recipe(tmp_path, "[training]\nbatch_size = 137\n"), "--help")
-    assert "default: 137" in capsys.readouterr().out
+    of_keras = help_of(capsys, program="keras_impl/train.py")
+    assert of_keras.replace("keras_impl/train.py", "PROGRAM") == shown.replace(PROGRAM, "PROGRAM")
+    recipe = write_recipe(tmp_path, "[training]\nbatch_size = 137\n")
+    assert "default: 137" in help_of(capsys, "--recipe", recipe)
 
 
 def test_help_comes_from_the_first_rank_only(monkeypatch, capfd):
     for rank in ("0", "1"):
         monkeypatch.setenv("OMPI_COMM_WORLD_RANK", rank)
-        with pytest.raises(SystemExit):
-            parse("--help")
-        shown = capfd.readouterr().out
-        assert ("--batch-size" in shown) == (rank == "0")
-
-
-def test_both_programs_have_one_command_line(capsys):
-    shown = []
-    for program in ("torch_impl/train.py", "keras_impl/train.py"):
-        with pytest.raises(SystemExit):
-            parse_command_line(["--help"], program=program)
-        shown.append(capsys.readouterr().out.replace(program, "PROGRAM"))
-    assert shown[0] == shown[1]
-    flags = ["--model", "mlp", "--seed", "3"]
-    assert parse_command_line(flags, program="keras_impl/train.py") == parse(*flags)
-
-
-@given(
-    epochs=st.integers(0, 10**6),
-    seed=st.integers(0, 2**63),
-    learning_rate=st.floats(0, 1e6),
-    share=st.floats(0, 1, exclude_max=True),
-    image_size=st.none() | st.tuples(st.integers(1, 999), st.integers(1, 999)),
-    gray=st.booleans(),
-    outputs=st.none() | st.integers(2, 999),
-)
-def test_settings_survive_dictionary_and_json(epochs, seed, learning_rate, share, image_size, gray, outputs):
-    changes = {
-        "training": {"epochs": epochs, "seed": seed},
-        "optimizer": {"learning_rate": learning_rate},
-        "data": {"validation_share": share, "image_size": image_size, "gray": gray},
-        "model": {"outputs": outputs},
-    }
-    config = config_from_dict(changes)
-    assert config.data.image_size == image_size and config.training.seed == seed
-    assert config_from_dict(config.as_dict()) == config
-    assert config_from_dict(json.loads(json.dumps(config.as_dict()))) == config
-
-
-def test_changed_settings_are_found_by_subject_and_name():
-    before, after = Config(), config_from_dict({"training": {"epochs": 3}, "model": {"model": "mlp"}})
-    assert list(changed_settings(before, before)) == []
-    assert list(changed_settings(before, after)) == [("model", "model", "cnn", "mlp"), ("training", "epochs", 12, 3)]
-
-
-def test_settings_cannot_be_changed_afterwards():
-    for part in (Config(), *SUBJECTS.values()):
-        with pytest.raises(dataclasses.FrozenInstanceError):
-            part.anything = 1
-
-
-def test_resume_is_found_on_the_command_line():
-    assert requested("--resume", ["--epochs", "3"]) is None
-    assert requested("--resume", ["--resume", "runs/a", "--epochs", "3"]) == "runs/a"
-    assert requested("--resume", ["--resume=runs/a"]) == "runs/a"
+        assert ("--batch-size" in help_of(capfd)) == (rank == "0")

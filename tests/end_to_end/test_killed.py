@@ -42,7 +42,7 @@ def epochs_of(run):
     return len(epochs.read_text().splitlines()) if epochs.exists() else 0
 
 
-@pytest.mark.ci
+@keras_in_ci
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])
 def test_a_signal_interrupts_at_once(framework, name, tmp_path):
     process = start_command(train_command(framework, [*MLP, *ENDLESS, "--name", "run"]), folder=tmp_path)

@@ -182,26 +182,19 @@ def make_finished_run(folder=Path("runs/made"), **changes):
         changes: fields of config's subjects, environment, world, data, hashes and totals, as dictionaries; or of the
             record; or `seconds` of training of each epoch.
     """
-    parts = {
-        "environment": make_environment(
-            packages={"numpy": "2.0", "horovod": "0.28.1", "torch": "2.13.0", "openmpi": "4.1.8", "mpi4py": "4"},
-            source_revision="a" * 40,
-        ),
-        "world": World(size=2, local_size=2, hosts=["node1"], controller="mpi", threads_per_rank=1, cores=2,
-                       oversubscribed=False, devices=["cpu", "cpu"]),
-        "data": DataRecord(name="made", training_samples=120, validation_samples=0, test_samples=1000,
-                           dropped_samples_per_epoch=0, global_batch_size=60, steps_per_epoch=2, image_shape=(8, 8, 1),
-                           class_names=["a", "b", "c"], mean=[0.0], standard_deviation=[1.0]),
-        "hashes": Hashes(initial_weights="first", sample_order="order", final_weights="final"),
-        "totals": Totals(epochs=3, steps=6, startup_seconds=1.0, training_seconds=6.0, validation_seconds=0.0,
-                         test_seconds=0.1, images_per_second=60.0, test_loss=0.3, test_accuracy=0.9),
-    }  # fmt: skip
+    packages = {"numpy": "2.0", "horovod": "0.28.1", "torch": "2.13.0", "openmpi": "4.1.8", "mpi4py": "4"}
+    record = finished_record(
+        folder.parent,
+        np=2,
+        seconds=6.0,
+        settings=changes.pop("config", {}),
+        environment=make_environment(packages=packages, source_revision="a" * 40),
+        hashes=Hashes(initial_weights="first", sample_order="order", final_weights="final"),
+        world={"cores": 2},
+    )
     seconds = changes.pop("seconds", (3.0, 2.0, 2.0))
-    config = make_config(folder.parent, **changes.pop("config", {}))
-    for name in list(parts):
-        value = changes.pop(name, {})
-        parts[name] = replace(parts[name], **value) if isinstance(value, dict) else value
-    record = make_record(config=config, status=make_status(state="finished"), **parts)
+    for name, value in changes.items():
+        changes[name] = replace(getattr(record, name), **value) if isinstance(value, dict) else value
     epochs = [make_epoch(number, training_seconds=value) for number, value in enumerate(seconds, start=1)]
     return Run(folder, replace(record, **changes), epochs, "finished")
 

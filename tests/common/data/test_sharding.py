@@ -1,54 +1,14 @@
-"""The sample order and its sharding, tested for every number of ranks."""
+"""The sample order, the split for validation, and the parts of a batch; how ranks share them is in test_batches.py."""
 
 import numpy as np
 import pytest
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 
-from common.data.sharding import (
-    dropped_samples,
-    epoch_order,
-    evaluation_range,
-    rank_slice,
-    share_out,
-    split_validation,
-    stable_permutation,
-    steps_per_epoch,
-)
+from common.data.sharding import epoch_order, share_out, split_validation, stable_permutation
 from common.errors import UserError
 
-SIZES = st.integers(1, 64)
 SEEDS = st.integers(0, 2**32)
-BATCH_SIZES = st.lists(st.integers(1, 40), min_size=1, max_size=64)
-
-
-@given(sample_count=st.integers(0, 3000), batch_sizes=BATCH_SIZES, seed=SEEDS, epoch=st.integers(0, 99))
-@example(sample_count=60_000, batch_sizes=[64] * 4, seed=0, epoch=1)
-def test_an_epoch_uses_each_sample_at_most_once_and_drops_only_the_last_global_batch(
-    sample_count, batch_sizes, seed, epoch
-):
-    order = epoch_order(sample_count, seed=seed, epoch=epoch)
-    steps = steps_per_epoch(sample_count, batch_sizes=batch_sizes)
-    used = [
-        order[rank_slice(step, rank=rank, batch_sizes=batch_sizes)]
-        for step in range(steps)
-        for rank in range(len(batch_sizes))
-    ]
-    assert [len(samples) for samples in used] == batch_sizes * steps
-    # Step by step and rank by rank, the ranks use the order from its start, without gap or repetition.
-    dropped = dropped_samples(sample_count, batch_sizes=batch_sizes)
-    assert 0 <= dropped < sum(batch_sizes)
-    np.testing.assert_array_equal(np.concatenate([*used, order[:0]]), order[: sample_count - dropped])
-    np.testing.assert_array_equal(np.sort(order), np.arange(sample_count))
-
-
-@given(batch_sizes=BATCH_SIZES, step=st.integers(0, 50), seed=SEEDS)
-def test_a_global_batch_is_the_same_however_ranks_share_it(batch_sizes, step, seed):
-    global_batch = sum(batch_sizes)
-    order = epoch_order(global_batch * (step + 1), seed=seed, epoch=1)
-    alone = order[rank_slice(step, rank=0, batch_sizes=[global_batch])]
-    batches = [order[rank_slice(step, rank=rank, batch_sizes=batch_sizes)] for rank in range(len(batch_sizes))]
-    np.testing.assert_array_equal(np.concatenate(batches), alone)
 
 
 @given(parts=st.lists(st.floats(0.001, 1000), min_size=1, max_size=16), more=st.integers(0, 2000))
@@ -58,7 +18,7 @@ def test_a_batch_is_shared_out_in_proportion_with_something_for_everyone(parts, 
     exact = [total * part / sum(parts) for part in parts]
     assert sum(counts) == total and min(counts) >= 1
     if min(exact) >= 1:
-        assert all(abs(count - one) < 1 + 1e-9 for count, one in zip(counts, exact, strict=True))
+        assert all(abs(count - share) < 1 + 1e-9 for count, share in zip(counts, exact, strict=True))
     for count, part in zip(counts, parts, strict=True):  # who has a larger part has no fewer samples
         assert all(count >= other for other, less in zip(counts, parts, strict=True) if less < part)
 
@@ -78,24 +38,6 @@ def test_shares_by_largest_remainder(total, parts, expected):
     assert share_out(total, parts=parts) == expected
 
 
-@pytest.mark.parametrize("size", range(1, 65))
-def test_evaluation_covers_every_sample_once(size):
-    for sample_count in (0, 1, size - 1, size, size + 1, 997, 10_000):
-        ranges = [evaluation_range(sample_count, rank=rank, batch_sizes=[7] * size) for rank in range(size)]
-        assert [sample for part in ranges for sample in part] == list(range(sample_count))
-        lengths = [len(part) for part in ranges]
-        assert max(lengths) - min(lengths) <= 1
-
-
-@given(sample_count=st.integers(0, 3000), batch_sizes=BATCH_SIZES)
-def test_evaluation_is_shared_in_proportion_to_the_batch_sizes(sample_count, batch_sizes):
-    ranks = range(len(batch_sizes))
-    ranges = [evaluation_range(sample_count, rank=rank, batch_sizes=batch_sizes) for rank in ranks]
-    assert [sample for part in ranges for sample in part] == list(range(sample_count))
-    for part, batch_size in zip(ranges, batch_sizes, strict=True):
-        assert abs(len(part) - sample_count * batch_size / sum(batch_sizes)) < 1
-
-
 @given(sample_count=st.integers(2, 3000), share=st.floats(0, 0.95), seed=SEEDS)
 def test_validation_and_training_are_disjoint_complete_and_sorted(sample_count, share, seed):
     try:
@@ -106,12 +48,6 @@ def test_validation_and_training_are_disjoint_complete_and_sorted(sample_count, 
     assert abs(len(validation) - share * sample_count) <= 0.5
     assert (np.diff(training) > 0).all() and (np.diff(validation) > 0).all()
     np.testing.assert_array_equal(np.sort(np.concatenate([training, validation])), np.arange(sample_count))
-
-
-def test_no_validation_share_leaves_all_for_training():
-    training, validation = split_validation(100, share=0, seed=3)
-    assert len(validation) == 0
-    np.testing.assert_array_equal(training, np.arange(100))
 
 
 @pytest.mark.parametrize("share", [-0.1, 1.0, 1.5, 0.001, float("nan")])
@@ -126,21 +62,7 @@ def test_orders_differ_between_epochs_seeds_and_purposes():
     assert len({tuple(order) for order in orders}) == len(orders)
 
 
-def test_the_order_is_random():
-    """Each position holds each sample about equally often: chi-square of 10 x 10 counts, 81 degrees of freedom."""
-    counts = np.zeros((10, 10))
-    for epoch in range(2000):
-        counts[np.arange(10), epoch_order(10, seed=5, epoch=epoch)] += 1
-    chi_square = ((counts - 200) ** 2 / 200).sum()
-    assert 81 - 4 * np.sqrt(162) < chi_square < 81 + 4 * np.sqrt(162)
-
-
 def test_the_order_never_changes():
     """A new NumPy or another machine must give these values, or old runs cannot be repeated."""
     assert epoch_order(12, seed=1234, epoch=7).tolist() == [6, 7, 11, 3, 5, 10, 0, 1, 8, 9, 2, 4]
     assert split_validation(12, share=0.25, seed=1234)[1].tolist() == [1, 6, 9]
-
-
-def test_fewer_samples_than_a_global_batch_give_no_step():
-    assert steps_per_epoch(255, batch_sizes=[64] * 4) == 0
-    assert dropped_samples(255, batch_sizes=[64] * 4) == 255

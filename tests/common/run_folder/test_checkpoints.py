@@ -2,8 +2,7 @@
 
 import json
 import os
-import shutil
-from dataclasses import replace
+from dataclasses import fields, is_dataclass, replace
 
 import numpy as np
 import pytest
@@ -22,24 +21,24 @@ from common.run_folder.checkpoints import (
     save_checkpoint,
 )
 
-
-@pytest.fixture(scope="module")
-def setup(tmp_path_factory):
-    return make_setup(make_config(tmp_path_factory.mktemp("runs")))
+SETUP = make_setup(make_config("runs"))
+FILES = ["weights.safetensors", "optimizer.safetensors", "ranks.safetensors", "state.json"]
 
 
-def make_checkpoint(setup, epoch):
-    weights = random_weights(setup, seed=epoch)
+def at_end(epoch, *, seed=None):
+    """Return a checkpoint at the end of an epoch."""
+    weights = random_weights(SETUP, seed=epoch if seed is None else seed)
     state = {f"{name}.momentum_buffer": -array for name, array in weights.items()}
     return Checkpoint(epoch, 4 * epoch, weights, {**state, "fc1.weight.step": np.array(4.0 * epoch)})
 
 
-def make_inside(setup, epoch, step):
+def inside(epoch, step):
     """Return a checkpoint of two ranks inside an epoch."""
-    whole = make_checkpoint(setup, epoch - 1)
+    whole = at_end(epoch - 1)
     ranks = [
         PartialEpoch(
             steps=step,
+            own_steps=step + rank,
             training_seconds=0.1 * step + rank,
             data_wait_seconds=1 / 3,
             state={
@@ -56,143 +55,146 @@ def make_inside(setup, epoch, step):
     return Checkpoint(epoch - 1, done, whole.weights, whole.optimizer_state, ranks, checkpoint_seconds=0.7)
 
 
-def make_apart(setup, epoch):
+def apart(epoch):
     """Return a checkpoint at the end of an epoch, of two ranks with weights of their own."""
-    ranks = [replace(rank, steps=0, state={}) for rank in make_inside(setup, epoch, 3).ranks]
-    return replace(make_checkpoint(setup, epoch), ranks=ranks)
+    ranks = [replace(rank, steps=0, state={}) for rank in inside(epoch, 3).ranks]
+    return replace(at_end(epoch), ranks=ranks)
 
 
 def names(run):
     return [folder.name for folder in checkpoint_folders(run)]
 
 
-def assert_same(one, other):
-    assert (one.epoch, one.step) == (other.epoch, other.step)
-    for mine, theirs in [(one.weights, other.weights), (one.optimizer_state, other.optimizer_state)]:
-        assert mine.keys() == theirs.keys()
-        assert all(mine[name].tobytes() == theirs[name].tobytes() for name in mine)
-    assert one.checkpoint_seconds == other.checkpoint_seconds
-    for rank, twin in zip(one.ranks, other.ranks, strict=True):
-        assert (rank.steps, rank.training_seconds) == (twin.steps, twin.training_seconds)
-        assert rank.data_wait_seconds == twin.data_wait_seconds
-        for ours, others in [
-            (rank.state, twin.state),
-            (rank.weights, twin.weights),
-            (rank.optimizer_state, twin.optimizer_state),
-        ]:
-            assert ours.keys() == others.keys()
-            assert all(ours[name].tobytes() == others[name].tobytes() for name in ours)
-            assert all(ours[name].dtype == others[name].dtype for name in ours)
+def bits(value):
+    """Return something that is equal for two checkpoints if all their bits are."""
+    if is_dataclass(value):
+        return {field.name: bits(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, dict):
+        return {name: bits(part) for name, part in value.items()}
+    if isinstance(value, np.ndarray):
+        return value.dtype.str, np.atleast_1d(value).shape, value.tobytes()
+    return [bits(part) for part in value] if isinstance(value, list | tuple) else value
 
 
-def test_the_newest_is_read_bit_for_bit(setup, tmp_path):
-    for epoch in (1, 2):
-        save_checkpoint(tmp_path, make_checkpoint(setup, epoch))
-    assert_same(load_newest_checkpoint(tmp_path, spec=setup.spec), make_checkpoint(setup, 2))
-    assert sorted(path.name for path in checkpoint_folders(tmp_path)[-1].iterdir()) == [
-        "optimizer.safetensors",
-        "state.json",
-        "weights.safetensors",
-    ]
+def check_newest(run, expected, **options):
+    """Check that the checkpoint from which a run would resume has the bits expected."""
+    newest = load_newest_checkpoint(run, spec=SETUP.spec, **options)
+    assert newest.name == expected.name and bits(newest) == bits(expected)
+
+
+@pytest.mark.parametrize(
+    ("written", "recorded_epochs", "newest"),
+    [
+        ([at_end(1), at_end(2)], None, at_end(2)),
+        ([at_end(1), at_end(1, seed=99)], None, at_end(1, seed=99)),  # a repeated epoch is replaced
+        ([at_end(9_999), at_end(10_000)], None, at_end(10_000)),
+        ([at_end(1), inside(2, 3)], 1, inside(2, 3)),
+        ([inside(3, 2), at_end(2), at_end(3)], 2, inside(3, 2)),
+        ([inside(3, 2), at_end(2), at_end(3)], 3, at_end(3)),
+        ([inside(2, 3), apart(2)], 2, apart(2)),
+    ],
+)
+def test_the_newest_of_the_recorded_epochs_is_read_bit_for_bit(written, recorded_epochs, newest, tmp_path):
+    for checkpoint in written:
+        save_checkpoint(tmp_path, checkpoint)
+    (tmp_path / "checkpoints" / "epoch-99999.bak").mkdir()
+    check_newest(tmp_path, newest, recorded_epochs=recorded_epochs)
 
 
 @pytest.mark.parametrize(("keep", "kept"), [(0, [1, 2, 3, 4]), (1, [4]), (3, [2, 3, 4]), (9, [1, 2, 3, 4])])
-def test_keep(keep, kept, setup, tmp_path):
+def test_the_newest_are_kept_and_none_inside_a_finished_epoch(keep, kept, tmp_path):
     for epoch in (1, 2, 3, 4):
-        save_checkpoint(tmp_path, make_checkpoint(setup, epoch))
+        for step in (1, 2, 10):
+            save_checkpoint(tmp_path, inside(epoch, step))
+        remove_old_checkpoints(tmp_path, keep=keep)
+        newest = f"epoch-{epoch:04d}-step-000010"
+        assert [name for name in names(tmp_path) if "step" in name] == [newest], "its epoch has not ended"
+        save_checkpoint(tmp_path, at_end(epoch))
+        assert newest in names(tmp_path), "its epoch is not on record yet"
         remove_old_checkpoints(tmp_path, keep=keep)
     assert names(tmp_path) == [f"epoch-{epoch:04d}" for epoch in kept]
 
 
-def test_the_order_is_numeric(setup, tmp_path):
-    for epoch in (9_999, 10_000):
-        save_checkpoint(tmp_path, make_checkpoint(setup, epoch))
-    remove_old_checkpoints(tmp_path, keep=1)
-    assert names(tmp_path) == ["epoch-10000"]
-    (tmp_path / "checkpoints" / "epoch-0001.bak").mkdir()
-    assert load_newest_checkpoint(tmp_path, spec=setup.spec).epoch == 10_000
-
-
-def test_a_repeated_epoch_is_replaced(setup, tmp_path):
-    save_checkpoint(tmp_path, make_checkpoint(setup, 1))
-    other = Checkpoint(1, 4, random_weights(setup, seed=99), {})
-    save_checkpoint(tmp_path, other)
-    assert_same(load_newest_checkpoint(tmp_path, spec=setup.spec), other)
-
-
 @pytest.mark.parametrize("interrupted_at", ["save_weights", "write_atomically", "_sync_folder"])
-def test_an_interrupted_write_leaves_the_old_one(interrupted_at, setup, tmp_path, monkeypatch):
-    save_checkpoint(tmp_path, make_checkpoint(setup, 1))
+def test_an_interrupted_write_leaves_the_old_one(interrupted_at, tmp_path, monkeypatch):
+    save_checkpoint(tmp_path, at_end(1))
 
     def interrupt(*args, **settings):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(checkpoints, interrupted_at, interrupt)
     with pytest.raises(KeyboardInterrupt):
-        save_checkpoint(tmp_path, make_checkpoint(setup, 2))
-    monkeypatch.undo()
+        save_checkpoint(tmp_path, at_end(2))
     assert "epoch-0001" in names(tmp_path)
     assert not list((tmp_path / "checkpoints").glob(".*"))
-    newest = load_newest_checkpoint(tmp_path, spec=setup.spec)
-    assert_same(newest, make_checkpoint(setup, newest.epoch))
+    check_newest(tmp_path, at_end(len(names(tmp_path))))
 
 
-def test_a_killed_write_is_not_taken_for_a_checkpoint(setup, tmp_path):
-    save_checkpoint(tmp_path, make_checkpoint(setup, 1))
-    rest = tmp_path / "checkpoints" / ".epoch-0002"
+@pytest.mark.parametrize("following", [at_end(2), inside(2, 3)])
+def test_a_killed_write_is_not_taken_for_a_checkpoint_and_removed_by_the_next(following, tmp_path):
+    save_checkpoint(tmp_path, at_end(1))
+    rest = tmp_path / "checkpoints" / f".{following.name}"
     rest.mkdir()
     (rest / "weights.safetensors").write_bytes(b"half")
-    assert load_newest_checkpoint(tmp_path, spec=setup.spec).epoch == 1
-    save_checkpoint(tmp_path, make_checkpoint(setup, 2))
-    assert names(tmp_path) == ["epoch-0001", "epoch-0002"] and not rest.exists()
-    assert_same(load_newest_checkpoint(tmp_path, spec=setup.spec), make_checkpoint(setup, 2))
+    check_newest(tmp_path, at_end(1))
+    save_checkpoint(tmp_path, following)
+    check_newest(tmp_path, following)
+    assert not rest.exists()
 
 
-def test_no_checkpoint_is_reported_in_one_line(setup, tmp_path):
+def test_no_checkpoint_and_one_of_another_model_are_one_line(tmp_path):
     with pytest.raises(UserError, match=rf"no checkpoint.*Received: {tmp_path}"):
-        load_newest_checkpoint(tmp_path, spec=setup.spec)
+        load_newest_checkpoint(tmp_path, spec=SETUP.spec)
+    save_checkpoint(tmp_path, at_end(1))
+    other = model_spec("mlp", input_shape=SETUP.spec.input_shape, outputs=7)
+    with pytest.raises(UserError, match=r"do not belong to mlp.*fc2.weight should have shape \(7, 192\)"):
+        load_newest_checkpoint(tmp_path, spec=other)
 
 
-@pytest.mark.parametrize("file", ["weights.safetensors", "optimizer.safetensors", "ranks.safetensors", "state.json"])
-@pytest.mark.parametrize("damage", ["missing", "cut", "noise"])
-def test_damage_is_one_line_and_without_it_the_previous_one_is_found(file, damage, setup, tmp_path):
-    save_checkpoint(tmp_path, make_checkpoint(setup, 1))
-    save_checkpoint(tmp_path, make_inside(setup, 2, 3))
+@pytest.mark.parametrize("newest", [inside(2, 3), apart(2)])
+@pytest.mark.parametrize("file", FILES)
+def test_an_incomplete_one_is_skipped_or_one_line(newest, file, tmp_path):
+    """Files are copied to a bucket one by one; the machine may disappear in between."""
+    save_checkpoint(tmp_path, at_end(1))
+    save_checkpoint(tmp_path, newest)
     path = checkpoint_folders(tmp_path)[-1] / file
-    content = path.read_bytes()
     path.unlink()
-    if damage != "missing":
-        path.write_bytes(content[:-3] if damage == "cut" else os.urandom(50))
-    with pytest.raises(UserError, match="Received") as error:
-        load_newest_checkpoint(tmp_path, spec=setup.spec)
-    assert str(path.parent) in str(error.value) and "\n" not in str(error.value)
-    shutil.rmtree(path.parent)
-    assert load_newest_checkpoint(tmp_path, spec=setup.spec).name == "epoch-0001"
+    check_newest(tmp_path, at_end(1), recorded_epochs=2)
+    with pytest.raises(UserError, match=rf"^[^\n]*{path.parent}[^\n]*\Z"):
+        load_newest_checkpoint(tmp_path, spec=SETUP.spec)
 
 
-@pytest.mark.parametrize("file", ["weights.safetensors", "optimizer.safetensors", "ranks.safetensors", "state.json"])
-def test_a_changed_bit_is_never_read(file, setup, tmp_path):
+@pytest.mark.parametrize("file", FILES)
+def test_damage_is_one_line_and_a_changed_bit_is_never_read(file, tmp_path):
     """A disk may return other bytes than were written, and safetensors has no checksum."""
-    whole = make_inside(setup, 2, 3)
+    whole = inside(2, 3)
     save_checkpoint(tmp_path, whole)
     path = checkpoint_folders(tmp_path)[0] / file
     written = path.read_bytes()
+    contents = [written[:-3], os.urandom(50)]
     for position in np.random.default_rng(1).choice(len(written), min(60, len(written)), replace=False):
         changed = bytearray(written)
         changed[position] ^= 1 << (position % 8)
-        path.write_bytes(changed)
+        contents.append(changed)
+    for content in contents:
+        path.write_bytes(content)
         try:
-            assert_same(load_newest_checkpoint(tmp_path, spec=setup.spec), whole)  # such as a blank between words
+            check_newest(tmp_path, whole)  # such as a blank between words
         except UserError as error:
-            assert "\n" not in str(error)
+            assert "Received" in str(error) and str(path.parent) in str(error) and "\n" not in str(error)
     path.write_bytes(written)
-    assert_same(load_newest_checkpoint(tmp_path, spec=setup.spec), whole)
+    check_newest(tmp_path, whole)
 
 
-def test_a_checkpoint_of_an_earlier_version_has_no_hashes(setup, tmp_path):
-    save_checkpoint(tmp_path, make_inside(setup, 2, 3))
-    forget_hashes(checkpoint_folders(tmp_path)[0])
-    assert_same(load_newest_checkpoint(tmp_path, spec=setup.spec), make_inside(setup, 2, 3))
+def test_a_checkpoint_of_an_earlier_version_has_no_hashes_and_other_names(tmp_path):
+    save_checkpoint(tmp_path, inside(2, 3))
+    (folder,) = checkpoint_folders(tmp_path)
+    forget_hashes(folder)
+    check_newest(tmp_path, inside(2, 3))
+    arrays = load_weights(folder / "ranks.safetensors")
+    renamed = {name.replace(".weights.", ".statistics."): array for name, array in arrays.items()}
+    save_weights(folder / "ranks.safetensors", renamed)
+    check_newest(tmp_path, inside(2, 3))
 
 
 OF_RANK = {"steps": 3, "training_seconds": 1.0, "data_wait_seconds": 1.0}
@@ -209,8 +211,8 @@ NAMES_OF_NO_RANK = ["weight", "a.weights.b", "7.weights.b", "-1.weights.b", "0.s
         *(({}, {name: np.ones(1)}) for name in NAMES_OF_NO_RANK),
     ],
 )
-def test_odd_content_without_hashes_is_one_line(state, arrays, setup, tmp_path):
-    save_checkpoint(tmp_path, make_inside(setup, 2, 3))
+def test_odd_content_without_hashes_is_one_line(state, arrays, tmp_path):
+    save_checkpoint(tmp_path, inside(2, 3))
     (folder,) = checkpoint_folders(tmp_path)
     forget_hashes(folder)
     written = json.loads((folder / "state.json").read_text())
@@ -218,92 +220,4 @@ def test_odd_content_without_hashes_is_one_line(state, arrays, setup, tmp_path):
     if arrays:
         save_weights(folder / "ranks.safetensors", arrays)
     with pytest.raises(UserError, match=r"^the checkpoint is damaged[^\n]+\Z"):
-        load_newest_checkpoint(tmp_path, spec=setup.spec)
-
-
-def test_ranks_with_weights_of_their_own_at_the_end_of_an_epoch(setup, tmp_path):
-    save_checkpoint(tmp_path, make_inside(setup, 2, 3))
-    save_checkpoint(tmp_path, make_apart(setup, 2))
-    assert names(tmp_path) == ["epoch-0002-step-000003", "epoch-0002"]
-    assert_same(load_newest_checkpoint(tmp_path, spec=setup.spec, recorded_epochs=2), make_apart(setup, 2))
-    (tmp_path / "checkpoints" / "epoch-0002" / "ranks.safetensors").unlink()  # not copied yet
-    assert_same(load_newest_checkpoint(tmp_path, spec=setup.spec, recorded_epochs=2), make_inside(setup, 2, 3))
-
-
-def test_statistics_of_an_earlier_version_are_weights(setup, tmp_path):
-    save_checkpoint(tmp_path, make_inside(setup, 2, 3))
-    file = checkpoint_folders(tmp_path)[0] / "ranks.safetensors"
-    forget_hashes(file.parent)
-    arrays = load_weights(file).items()
-    save_weights(file, {name.replace(".weights.", ".statistics."): array for name, array in arrays})
-    assert_same(load_newest_checkpoint(tmp_path, spec=setup.spec), make_inside(setup, 2, 3))
-
-
-@pytest.mark.parametrize("file", ["weights.safetensors", "optimizer.safetensors", "ranks.safetensors", "state.json"])
-def test_an_incomplete_checkpoint_is_skipped(file, setup, tmp_path):
-    """Files are copied to a bucket one by one; the machine may disappear in between."""
-    save_checkpoint(tmp_path, make_checkpoint(setup, 1))
-    save_checkpoint(tmp_path, make_inside(setup, 2, 3))
-    assert load_newest_checkpoint(tmp_path, spec=setup.spec, recorded_epochs=1).step == 7
-    (checkpoint_folders(tmp_path)[-1] / file).unlink()
-    found = load_newest_checkpoint(tmp_path, spec=setup.spec, recorded_epochs=1)
-    assert_same(found, make_checkpoint(setup, 1))
-
-
-def test_another_model_is_refused(setup, tmp_path):
-    save_checkpoint(tmp_path, make_checkpoint(setup, 1))
-    other = model_spec("mlp", input_shape=setup.spec.input_shape, outputs=7)
-    with pytest.raises(UserError, match=r"do not belong to mlp.*fc2.weight should have shape \(7, 192\)"):
-        load_newest_checkpoint(tmp_path, spec=other)
-
-
-def test_the_progress_of_each_rank_inside_an_epoch_is_read_bit_for_bit(setup, tmp_path):
-    save_checkpoint(tmp_path, make_checkpoint(setup, 1))
-    save_checkpoint(tmp_path, make_inside(setup, 2, 3))
-    assert names(tmp_path) == ["epoch-0001", "epoch-0002-step-000003"]
-    found = load_newest_checkpoint(tmp_path, spec=setup.spec, recorded_epochs=1)
-    assert (found.epoch, found.step) == (1, 7)
-    assert_same(found, make_inside(setup, 2, 3))
-
-
-def test_the_end_of_an_epoch_comes_after_all_inside_it(setup, tmp_path):
-    for checkpoint in (make_inside(setup, 3, 2), make_checkpoint(setup, 2), make_checkpoint(setup, 3)):
-        save_checkpoint(tmp_path, checkpoint)
-    assert names(tmp_path) == ["epoch-0002", "epoch-0003-step-000002", "epoch-0003"]
-    for recorded, newest in [(2, "epoch-0003-step-000002"), (3, "epoch-0003")]:
-        found = load_newest_checkpoint(tmp_path, spec=setup.spec, recorded_epochs=recorded)
-        assert found.name == newest
-
-
-def test_one_inside_an_epoch_replaces_earlier_ones_but_no_finished_epoch(setup, tmp_path):
-    for epoch in (1, 2):
-        save_checkpoint(tmp_path, make_checkpoint(setup, epoch))
-    for step in (1, 3, 10):
-        save_checkpoint(tmp_path, make_inside(setup, 3, step))
-    assert names(tmp_path) == ["epoch-0001", "epoch-0002", "epoch-0003-step-000010"]
-
-
-@pytest.mark.parametrize(("keep", "kept"), [(0, [1, 2, 3]), (1, [3]), (2, [2, 3])])
-def test_a_finished_epoch_removes_the_checkpoints_inside_it(keep, kept, setup, tmp_path):
-    for epoch in (1, 2, 3):
-        save_checkpoint(tmp_path, make_inside(setup, epoch, 2))
-        save_checkpoint(tmp_path, make_checkpoint(setup, epoch))
-        assert f"epoch-{epoch:04d}-step-000002" in names(tmp_path), "its epoch is not on record yet"
-        remove_old_checkpoints(tmp_path, keep=keep)
-    assert names(tmp_path) == [f"epoch-{epoch:04d}" for epoch in kept]
-
-
-def test_checkpoints_inside_the_current_epoch_are_kept(setup, tmp_path):
-    remove_old_checkpoints(tmp_path, keep=1)
-    save_checkpoint(tmp_path, make_inside(setup, 1, 2))
-    remove_old_checkpoints(tmp_path, keep=1)
-    assert names(tmp_path) == ["epoch-0001-step-000002"]
-
-
-def test_the_rest_of_a_killed_write_is_removed_by_the_next(setup, tmp_path):
-    save_checkpoint(tmp_path, make_inside(setup, 1, 1))
-    rest = tmp_path / "checkpoints" / ".epoch-0001-step-000002"
-    rest.mkdir()
-    (rest / "weights.safetensors").write_bytes(b"half")
-    save_checkpoint(tmp_path, make_inside(setup, 1, 3))
-    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["epoch-0001-step-000003"]
+        load_newest_checkpoint(tmp_path, spec=SETUP.spec)

@@ -6,12 +6,13 @@ import sys
 from pathlib import Path
 
 import pytest
-from builders import make_config, make_epoch, make_setup
+from builders import make_config, make_setup
 from played_session import play
 
+from common.config import config_from_dict
 from common.errors import UserError
 from common.run_folder.records import read_run
-from common.run_folder.tensorboard_events import EVENTS_FILE, write_scalars
+from common.run_folder.tensorboard_events import EVENTS_FILE
 
 # TensorBoard reads with TensorFlow where it is installed, which takes seconds to import; it can do without.
 READER = """
@@ -32,31 +33,29 @@ def read_scalars(folder):
     return json.loads(done.stdout)
 
 
-def test_tensorboard_reads_the_events_of_a_run(tmp_path):
+def test_tensorboard_reads_the_events_of_a_run_and_of_its_resumption(tmp_path):
     pytest.importorskip("tensorboard", reason="needs the tensorboard package (pip install tensorboard)")
 
-    def script(played):
-        for epoch in (1, 2, 3):
-            played.end_epoch(epoch, training_seconds=float(epoch))
-        played.finish()
+    def train(epochs):
+        def script(played):
+            for epoch in range(played.done + 1, epochs + 1):
+                played.end_epoch(epoch, training_seconds=float(epoch))
+            played.end("interrupted")
 
-    play(make_config(tmp_path, record={"tensorboard": True}), script)
+        return script
+
+    config = make_config(tmp_path, record={"tensorboard": True})
+    play(config, train(1))
+    size = (tmp_path / "run" / EVENTS_FILE).stat().st_size
+    play(config_from_dict({"record": {"resume": str(tmp_path / "run")}}, base=config), train(3))
     run = read_run(tmp_path / "run")
-    found = read_scalars(run.folder)
-    assert found["training_loss"] == [[1, 0.5], [2, 0.5], [3, 0.5]]
-    assert found["training_seconds"] == [[1, 1.0], [2, 2.0], [3, 3.0]]
-    assert found["images_per_second"] == [[1, 120.0], [2, 60.0], [3, 40.0]]
+    assert size < (run.folder / EVENTS_FILE).stat().st_size < 3 * size
+    read = read_scalars(run.folder)
+    assert read["training_loss"] == [[1, 0.5], [2, 0.5], [3, 0.5]]
+    assert read["training_seconds"] == [[1, 1.0], [2, 2.0], [3, 3.0]]
+    assert read["images_per_second"] == [[1, 120.0], [2, 60.0], [3, 40.0]]
     numbers = {tag for tag, value in vars(run.epochs[0]).items() if isinstance(value, float)}
-    assert set(found) == numbers and "validation_loss" not in found
-
-
-def test_a_resumed_run_continues_in_the_same_file(tmp_path):
-    pytest.importorskip("tensorboard", reason="needs the tensorboard package (pip install tensorboard)")
-    write_scalars(tmp_path, make_epoch(1))
-    size = (tmp_path / EVENTS_FILE).stat().st_size
-    write_scalars(tmp_path, make_epoch(2))
-    assert size < (tmp_path / EVENTS_FILE).stat().st_size < 2 * size
-    assert read_scalars(tmp_path)["training_loss"] == [[1, 1.0], [2, 0.5]]
+    assert set(read) == numbers and "validation_loss" not in read
 
 
 def test_writing_imports_no_framework():

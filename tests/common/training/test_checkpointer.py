@@ -1,6 +1,4 @@
-"""The checkpointer: ranks agree on segments, checkpoints hold what each has, their time is not training time."""
-
-from dataclasses import replace
+"""The checkpointer: ranks agree on segments, checkpoints hold what each has, their time is counted apart."""
 
 import numpy as np
 import pytest
@@ -19,43 +17,31 @@ OFTEN = {"checkpoint_minutes": 1e-9}
 
 
 class Trainer(FakeTrainer):
-    """A trainer of one rank whose steps take a second each."""
+    """A trainer of one rank that counts its steps."""
 
     def __init__(self, played, weights):
         super().__init__(weights)
         self.played = played
-        self.clock = 0.0
 
     @property
     def steps_left(self):
         """Updates of the epoch that remain."""
         return self.played.setup.steps_of_epoch(self.epoch) - self.steps
 
-    def train_epoch(self, epoch, partial=None):
+    def train_epoch(self, epoch):
         """Train an epoch as `train.py` does; return its segments."""
-        partial = partial or PartialEpoch()
-        self.epoch, self.steps, self.seconds = epoch, partial.steps, partial.training_seconds
-        self.played.session.phases._clock = lambda: self.clock
-        segments = []
+        self.epoch, self.steps, segments = epoch, 0, []
         while self.steps_left:
-            steps = self.played.checkpointer.next_segment(self.steps_left)
-            with self.played.session.phases.phase("training", synchronize=lambda: None) as segment:
-                self.clock += steps
-            self.steps += steps
-            self.seconds += segment.seconds
-            segments.append(steps)
+            segments.append(self.played.checkpointer.next_segment(self.steps_left))
+            self.steps += segments[-1]
             self.played.checkpointer.save_if_due(self)
         return segments
 
     def partial_epoch(self):
-        """Return what this rank has; the time that takes is not training time."""
-        self.clock += 1000.0
-        state = {"losses_of_places": np.full(2, self.played.comm.rank + 0.5)}
-        return PartialEpoch(steps=self.steps, training_seconds=self.seconds, state=state)
-
-    def end_epoch(self, epoch):
-        """End it as `train.py` does."""
-        return self.played.end_epoch(epoch, training_seconds=self.seconds, weights=self.state.weights)
+        """Return what this rank alone has."""
+        rank = self.played.comm.rank
+        state = {"losses_of_places": np.full(2, rank + 0.5)}
+        return PartialEpoch(steps=self.steps, training_seconds=10.0 * rank + self.steps, state=state)
 
 
 def start(config, comm, **changes):
@@ -69,63 +55,24 @@ def config_of(folder, **record):
     return make_config(folder, training={"batch_size": 15}, record={"name": "run", **record})
 
 
-def test_without_the_setting_an_epoch_is_one_segment_and_no_rank_is_asked(tmp_path):
-    asked = []
-
-    def allgather(value):
-        asked.append(value)
-        return [value]
-
-    trainer = start(config_of(tmp_path), replace(alone(), allgather=allgather))
-    asked.clear()
-    assert trainer.train_epoch(1) == [8]
-    assert trainer.train_epoch(1, PartialEpoch(steps=3)) == [5]
-    assert asked == [] and trainer.seconds == 5.0
-
-
-def test_all_ranks_train_the_same_segments_and_a_checkpoint_holds_what_each_has(tmp_path):
+def test_all_ranks_train_the_segments_of_the_first_and_a_checkpoint_holds_what_each_has(tmp_path):
     config = config_of(tmp_path, **OFTEN)
 
     def work(comm):
         trainer = start(config, comm)
-        return trainer.train_epoch(1), trainer.seconds
-
-    # Each rank has a clock of its own, of which the first decides; seconds between segments are not training time.
-    assert run_ranks(2, work) == [([1, 1, 1, 1], 4.0)] * 2
-    (folder,) = checkpoint_folders(tmp_path / "run")
-    assert folder.name == "epoch-0001-step-000003"
-    spec = make_setup(config, size=2).spec
-    found = load_newest_checkpoint(tmp_path / "run", spec=spec, recorded_epochs=0)
-    assert (found.epoch, found.step) == (0, 3)
-    assert [rank.steps for rank in found.ranks] == [3, 3]
-    assert [rank.training_seconds for rank in found.ranks] == [3.0, 3.0]
-    assert [rank.state["losses_of_places"].tolist() for rank in found.ranks] == [[0.5, 0.5], [1.5, 1.5]]
-
-
-def test_the_first_rank_decides_when(tmp_path):
-    hurried = iter([2, 2, 1, 1, 1, 1])
-
-    def work(comm):
-        trainer = start(config_of(tmp_path, **OFTEN), comm)
         if comm.rank:
-            trainer.played.checkpointer._schedule = _Other(hurried)
+            trainer.played.checkpointer._schedule = CheckpointSchedule(1e9)  # by its own clock it would write none
         return trainer.train_epoch(1)
 
     assert run_ranks(2, work) == [[1, 1, 1, 1]] * 2
-
-
-class _Other(CheckpointSchedule):
-    """A schedule that wants something else."""
-
-    def __init__(self, segments):
-        super().__init__(1.0)
-        self._segments = segments
-
-    def segment_ended(self):
-        return False
-
-    def next_steps(self, left):
-        return next(self._segments)
+    (folder,) = checkpoint_folders(tmp_path / "run")
+    assert folder.name == "epoch-0001-step-000003"
+    spec = make_setup(config, size=2).spec
+    newest = load_newest_checkpoint(tmp_path / "run", spec=spec, recorded_epochs=0)
+    assert (newest.epoch, newest.step) == (0, 3)
+    assert [rank.steps for rank in newest.ranks] == [3, 3]
+    assert [rank.training_seconds for rank in newest.ranks] == [3.0, 13.0]
+    assert [rank.state["losses_of_places"].tolist() for rank in newest.ranks] == [[0.5, 0.5], [1.5, 1.5]]
 
 
 def test_time_between_segments_counts_as_time_of_checkpoints_once(tmp_path, monkeypatch):
@@ -141,36 +88,13 @@ def test_time_between_segments_counts_as_time_of_checkpoints_once(tmp_path, monk
     trainer = start(config_of(tmp_path, **OFTEN), alone())
     for epoch in (1, 2):
         assert trainer.train_epoch(epoch) == [1] * 8
-        trainer.end_epoch(epoch)
+        trainer.played.end_epoch(epoch, weights=trainer.state.weights)
     run = read_run(tmp_path / "run")
     assert [epoch.checkpoint_seconds for epoch in run.epochs] == [80.0, 80.0]  # 7 inside, and the last
-    assert [epoch.training_seconds for epoch in run.epochs] == [8.0, 8.0]
     assert [folder.name for folder in checkpoint_folders(run.folder)] == ["epoch-0002"]
     trainer.train_epoch(3)
     newest = load_newest_checkpoint(run.folder, spec=trainer.played.setup.spec)
     assert newest.checkpoint_seconds == 60.0, "before its own"
-
-
-def test_seconds_before_a_resumption_count(tmp_path, monkeypatch):
-    now = [0.0]
-    monkeypatch.setattr(checkpointer_module.time, "perf_counter", lambda: now[0])
-    trainer = start(config_of(tmp_path, **OFTEN), alone())
-    trainer.train_epoch(1)
-    trainer.played.end("interrupted")
-    state = checkpoint_folders(tmp_path / "run")[-1] / "state.json"
-    forget_hashes(state.parent)
-    state.write_text(state.read_text().replace('"checkpoint_seconds": 0.0', '"checkpoint_seconds": 50.0'))
-
-    trainer = start(config_of(tmp_path, resume=str(tmp_path / "run")), alone())
-    assert (trainer.played.done, trainer.played.step) == (0, 7)
-    partial = load_newest_checkpoint(tmp_path / "run", spec=trainer.played.setup.spec).partial_epoch(0)
-    assert trainer.train_epoch(1, partial) == [1]
-    trainer.end_epoch(1)
-    run = read_run(tmp_path / "run")
-    (epoch,) = run.epochs
-    assert (epoch.training_seconds, epoch.checkpoint_seconds) == (8.0, 50.0)
-    assert run.record.status.resumed_after_epochs == [0]
-    assert run.record.status.resumed_after_steps == [7]
 
 
 def test_a_checkpoint_inside_an_epoch_of_an_older_version_is_refused(tmp_path):
@@ -185,13 +109,16 @@ def test_a_checkpoint_inside_an_epoch_of_an_older_version_is_refused(tmp_path):
     assert "\n" not in str(error.value) and file.parent.name in str(error.value)
 
 
-def test_weights_that_differ_stop_all_ranks_before_a_checkpoint(tmp_path):
-    config = config_of(tmp_path, **OFTEN)
+@pytest.mark.parametrize(("record", "when"), [({}, "after epoch 1"), (OFTEN, "after step 1 of epoch 1")])
+def test_weights_that_differ_stop_all_ranks_before_anything_is_written(record, when, tmp_path):
+    config = config_of(tmp_path, **record)
 
     def work(comm):
         bias = random_weights(make_setup(config, size=2))["fc2.bias"]
-        start(config, comm, **{"fc2.bias": bias + comm.rank}).train_epoch(1)
+        trainer = start(config, comm, **{"fc2.bias": np.nextafter(bias, 9) if comm.rank else bias})
+        trainer.train_epoch(1)
+        trainer.played.end_epoch(1, weights=trainer.state.weights)
 
     for error in run_ranks(2, work):
-        assert isinstance(error, UserError) and "after step 1 of epoch 1: 1 of 4 tensors differ" in str(error)
-    assert checkpoint_folders(tmp_path / "run") == []
+        assert isinstance(error, UserError) and f"{when}: 1 of 4 tensors differ, the first is fc2.bias" in str(error)
+    assert read_run(tmp_path / "run").epochs == [] and checkpoint_folders(tmp_path / "run") == []

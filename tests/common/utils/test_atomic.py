@@ -1,10 +1,10 @@
 """Files and folders are written whole or not at all, with the permissions that the umask leaves."""
 
+import errno
 import os
 import subprocess
 import sys
 import tempfile
-from contextlib import contextmanager
 from pathlib import Path
 from subprocess import PIPE
 
@@ -15,19 +15,10 @@ from common.utils.atomic import atomic_file, atomic_folder, make_executable, tem
 from common.utils.paths import ROOT
 
 
-@contextmanager
-def umask(mask):
-    before = os.umask(mask)
-    try:
-        yield
-    finally:
-        os.umask(before)
-
-
 @pytest.mark.parametrize(("mask", "mode"), [(0o022, 0o644), (0o002, 0o664), (0o027, 0o640), (0o077, 0o600)])
 def test_permissions_are_those_that_the_umask_leaves(tmp_path, mask, mode):
-    path = tmp_path / "file"
-    with umask(mask):
+    path, before = tmp_path / "file", os.umask(mask)
+    try:
         write_atomically(path, "text")
         assert path.stat().st_mode & 0o777 == mode
         with atomic_file(path) as temporary:  # as safetensors does, which replaces it by a file of `tempfile`
@@ -35,30 +26,26 @@ def test_permissions_are_those_that_the_umask_leaves(tmp_path, mask, mode):
             os.close(private)
             Path(name).replace(temporary)
         assert path.stat().st_mode & 0o777 == mode
+    finally:
+        os.umask(before)
     make_executable(path)
     assert path.stat().st_mode & 0o777 == mode | (mode & 0o444) >> 2
 
 
-def test_a_file_appears_whole_under_its_name(tmp_path):
+def test_a_file_appears_whole_under_its_name_or_the_old_one_is_unchanged(tmp_path):
     path = tmp_path / "file"
     with atomic_file(path) as temporary:
         temporary.write_bytes(b"whole")
         assert not path.exists() and temporary.parent == tmp_path
     assert path.read_bytes() == b"whole"
     write_atomically(path, "n\u00e4chster\n")
-    assert path.read_text(encoding="utf-8") == "n\u00e4chster\n" and list(tmp_path.iterdir()) == [path]
-
-
-def test_after_an_error_the_old_file_is_unchanged_and_nothing_else_remains(tmp_path):
-    path = tmp_path / "file"
-    path.write_text("old")
     with pytest.raises(KeyboardInterrupt), atomic_file(path) as temporary:
         temporary.write_text("half")
         raise KeyboardInterrupt
-    assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
+    assert path.read_text(encoding="utf-8") == "n\u00e4chster\n" and list(tmp_path.iterdir()) == [path]
 
 
-def test_a_folder_appears_whole_with_usual_permissions(tmp_path):
+def test_a_folder_appears_whole_with_usual_permissions_or_not_at_all(tmp_path):
     usual = tmp_path / "usual"
     usual.mkdir()
     path = tmp_path / ("x" * 250)  # a temporary name longer than this one would not be allowed
@@ -66,15 +53,11 @@ def test_a_folder_appears_whole_with_usual_permissions(tmp_path):
         (temporary / "file").touch()
         assert not path.exists()
     assert (path / "file").exists() and path.stat().st_mode == usual.stat().st_mode
+    for make in (atomic_folder, temporary_folder_beside):
+        with pytest.raises(KeyboardInterrupt), make(tmp_path / "folder") as temporary:
+            (temporary / "file").touch()
+            raise KeyboardInterrupt
     assert sorted(tmp_path.iterdir()) == sorted([usual, path])
-
-
-@pytest.mark.parametrize("write", [atomic_folder, temporary_folder_beside])
-def test_after_an_error_no_folder_remains(write, tmp_path):
-    with pytest.raises(KeyboardInterrupt), write(tmp_path / "folder") as temporary:
-        (temporary / "file").touch()
-        raise KeyboardInterrupt
-    assert not list(tmp_path.iterdir())
 
 
 LEAVES_A_FOLDER = """
@@ -101,15 +84,14 @@ def test_the_folder_of_a_killed_process_is_removed_and_that_of_a_living_one_is_n
             assert len(list(tmp_path.glob(".*/file"))) == 2  # of "made" and of the living one
             assert not list(folder.iterdir())
         living.communicate("")
-    assert [one.name.partition(".partial")[0] for one in tmp_path.iterdir()] == [".made"]
+    assert [left.name.partition(".partial")[0] for left in tmp_path.iterdir()] == [".made"]
 
 
-@pytest.mark.parametrize("maker", [atomic_file, atomic_folder])
-def test_an_error_names_the_file_that_users_know(tmp_path, maker):
-    with (
-        pytest.raises(UserError) as error,
-        user_errors("writing"),
-        maker(tmp_path / "weights") as temporary,
-    ):
-        raise OSError(28, "No space left on device", str(temporary))
-    assert f"Received: {tmp_path}/weights. Free some space" in str(error.value)
+@pytest.mark.parametrize(
+    ("make", "number", "remedy"),
+    [(atomic_file, errno.ENOSPC, "Free some space"), (atomic_folder, errno.EROFS, "Name a folder that can be written")],
+)
+def test_an_error_names_the_file_that_users_know(make, number, remedy, tmp_path):
+    with pytest.raises(UserError) as error, user_errors("writing"), make(tmp_path / "weights") as temporary:
+        raise OSError(number, os.strerror(number), str(temporary))
+    assert f"Received: {tmp_path}/weights. {remedy}" in str(error.value)

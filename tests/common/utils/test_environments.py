@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from subprocess import PIPE
 
 import pytest
 
@@ -52,14 +53,9 @@ def project(tmp_path):
 
 def start(project, *words, environment=".venv", cwd=None):
     """Start Python; return its exit code, what the program printed, and its error."""
-    process = subprocess.Popen(
-        [str(project / environment / "bin" / "python"), *words],
-        cwd=cwd or project,
-        env={"PYTHONPATH": str(project), "OMPI_COMM_WORLD_RANK": "3"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    command = [str(project / environment / "bin" / "python"), *words]
+    variables = {"PYTHONPATH": str(project), "OMPI_COMM_WORLD_RANK": "3"}
+    process = subprocess.Popen(command, cwd=cwd or project, env=variables, stdout=PIPE, stderr=PIPE, text=True)
     out, error = process.communicate(timeout=60)
     printed = json.loads(out) if out.startswith("[") else out
     if isinstance(printed, list):
@@ -91,12 +87,15 @@ def test_other_processes_that_import_the_package_are_left_alone(project):
     assert start(project, "-c", PROGRAM, cwd=project / "keras_impl")[1][0] == here
 
 
+def check_refused(project, problem):
+    line = f"keras_impl: error: the environment {problem}. Run `make setup`\n"
+    assert start(project, "keras_impl/program.py") == (2, "", line)
+
+
 @pytest.mark.parametrize("missing", ["bin/python", "pyvenv.cfg", "horovod-twins/stamp.json"])
 def test_an_incomplete_environment_is_one_line(project, missing):
     (project / ".venv-keras" / missing).unlink()
-    code, printed, error = start(project, "keras_impl/program.py")
-    received = f"Received: {project}/.venv-keras without {missing}. Run `make setup`\n"
-    assert (code, printed, error) == (2, "", f"keras_impl: error: the environment is incomplete. {received}")
+    check_refused(project, f"is incomplete. Received: {project}/.venv-keras without {missing}")
 
 
 @pytest.mark.parametrize(("mode", "problem"), [(0o755, "it runs in another environment"), (0o644, "Permission denied")])
@@ -105,9 +104,7 @@ def test_an_environment_of_another_python_is_one_line_and_no_loop(project, mode,
     python.unlink()
     python.write_text(f'#!/bin/sh\nexec {project}/.venv/bin/python "$@"\n')
     python.chmod(mode)
-    code, printed, error = start(project, "keras_impl/program.py")
-    received = f"Received: {python}: {problem}. Run `make setup`\n"
-    assert (code, printed, error) == (2, "", f"keras_impl: error: the environment cannot be used. {received}")
+    check_refused(project, f"cannot be used. Received: {python}: {problem}")
 
 
 def test_packages_are_looked_for_where_the_programs_run(project, monkeypatch):
@@ -127,9 +124,9 @@ def test_packages_are_looked_for_where_the_programs_run(project, monkeypatch):
 def programs():
     """Return the programs of both folders. PyTorch's `minimal.py` is for readers, and needs nothing of the project."""
     files = sorted(path for framework in ("torch", "keras") for path in (ROOT / f"{framework}_impl").glob("*.py"))
-    found = [path for path in files if "__main__" in path.read_text() or "parse_args()" in path.read_text()]
-    assert found
-    return [path for path in found if path.relative_to(ROOT) != Path("torch_impl/minimal.py")]
+    runnable = [path for path in files if "__main__" in path.read_text() or "parse_args()" in path.read_text()]
+    assert runnable
+    return [path for path in runnable if path.relative_to(ROOT) != Path("torch_impl/minimal.py")]
 
 
 @pytest.mark.parametrize("path", programs(), ids=lambda path: path.relative_to(ROOT).as_posix())

@@ -1,7 +1,5 @@
 """The garbage collector: paused while programs import their packages, with nothing to go through at their end."""
 
-import atexit
-import gc
 import json
 import subprocess
 import sys
@@ -9,8 +7,6 @@ from pathlib import Path
 
 import pytest
 from frameworks import need
-
-from common.utils.garbage import pause_garbage_collection, resume_garbage_collection
 
 ROOT = Path(__file__).parents[3]
 # Runs a program and prints at its end how often garbage was collected, and what is and is not left alone then.
@@ -42,20 +38,3 @@ def test_programs_import_without_it_and_run_with_it(command):
     collections, is_enabled, kept, left = json.loads(done.stdout.splitlines()[-1])
     assert is_enabled and kept > 10_000 and left < 10
     assert collections < 60  # without a pause: 156 to 707
-
-
-def test_what_there_was_is_left_alone_and_what_comes_is_not():
-    was_enabled = gc.isenabled()
-    try:
-        pause_garbage_collection()
-        assert not gc.isenabled()
-        resume_garbage_collection()
-        assert gc.isenabled() and gc.get_freeze_count() > 0 and gc.get_objects(generation=2) == []
-        cycle = []
-        cycle.append(cycle)
-        del cycle
-        assert gc.collect() > 0
-    finally:
-        gc.unfreeze()
-        atexit.unregister(gc.freeze)
-        (gc.enable if was_enabled else gc.disable)()

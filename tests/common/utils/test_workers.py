@@ -7,6 +7,7 @@ import sys
 import time
 
 import pytest
+from waiting import wait_until
 
 from common.errors import UserError
 from common.utils.process_state import ENDED, process_state
@@ -14,13 +15,14 @@ from common.utils.workers import side_by_side
 
 SLEEPING = """\
 import os, time
-from common.utils.workers import side_by_side
+from common.utils import workers
 
 def sleep(number):
     os.write(1, f"{os.getpid()}\\n".encode())  # in one piece, whatever the other one writes
     time.sleep(60)
 
-side_by_side(sleep, [0, 1])
+workers.usable_cores = lambda: 2
+workers.side_by_side(sleep, [0, 1])
 """
 
 
@@ -55,13 +57,8 @@ def test_an_error_of_the_work_arrives_and_a_copy_that_is_killed_is_reported():
 
 
 def test_copies_end_with_their_parent():
-    two = "import common.utils.workers as w; w.usable_cores = lambda: 2\n"
-    with subprocess.Popen([sys.executable, "-c", two + SLEEPING], stdout=subprocess.PIPE, text=True) as parent:
+    with subprocess.Popen([sys.executable, "-c", SLEEPING], stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout
         copies = [int(parent.stdout.readline()) for _ in range(2)]
         parent.send_signal(signal.SIGKILL)
-    for _ in range(200):
-        if all(process_state(copy) in ENDED for copy in copies):
-            return
-        time.sleep(0.05)
-    pytest.fail("a copy lives on")
+    wait_until(lambda: all(process_state(copy) in ENDED for copy in copies))

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from given.common import pets
+from made_images import write_image
 from PIL import Image
 
 from common.data.images import folder as images
@@ -19,21 +21,12 @@ def cache(tmp_path, monkeypatch):
     return tmp_path / "cache" / "datasets"
 
 
-def write_image(path, value, *, size=(6, 4), mode="RGB"):
-    """Write an image of (height, width) pixels that all have the value given."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    height, width = size
-    Image.new("L", (width, height), value).convert(mode).save(path)
-
-
 @pytest.fixture
 def folder(tmp_path, cache):
-    """20 images `dog` with values 0 to 19 and 40 images `cat` with 100 to 139, lossless; and files to be skipped."""
+    """40 images `cat` of the values 0 to 39, and 40 `dog` of 100 to 139, lossless; and files to be skipped."""
+    pets(tmp_path)
     root = tmp_path / "pets"
-    for number in range(20):
-        write_image(root / f"dog/{number:02d}.png", number)
-    for number in range(40):
-        write_image(root / f"cat/{number:02d}.PNG", 100 + number)
+    (root / "cat/07.png").rename(root / "cat/07.PNG")
     (root / "cat/notes.txt").touch()
     (root / "cat/.hidden.png").touch()
     (root / ".git").mkdir()
@@ -41,26 +34,24 @@ def folder(tmp_path, cache):
     return root
 
 
-def test_class_folders_are_split_by_class(folder):
+def test_class_folders_are_split_by_class_wherever_they_are(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(images, "CHUNK_IMAGES", 7)
+    monkeypatch.setattr(Console, "automatic_bars", lambda: True)
     dataset = load_dataset(f"images:{folder}")
-    assert dataset.class_names == ("cat", "dog") and dataset.image_shape == (6, 4, 3)
-    assert np.bincount(dataset.test.labels).tolist() == [6, 3]  # 15 % of 40 and of 20
-    assert np.bincount(dataset.train.labels).tolist() == [34, 17]
+    assert dataset.class_names == ("cat", "dog") and dataset.image_shape == (4, 6, 3)
+    assert np.bincount(dataset.test.labels).tolist() == [6, 6]  # 15 % of 40
+    assert np.bincount(dataset.train.labels).tolist() == [34, 34]
     values = [split.images[:, 0, 0, 0].astype(int) for split in (dataset.train, dataset.test)]
-    assert sorted(np.concatenate(values).tolist()) == [*range(20), *range(100, 140)]
+    assert sorted(np.concatenate(values).tolist()) == [*range(40), *range(100, 140)]
     for split, value in zip((dataset.train, dataset.test), values, strict=True):
-        np.testing.assert_array_equal(split.labels, value < 100)
+        np.testing.assert_array_equal(split.labels, value >= 100)
+        assert (np.diff(value + 1000 * split.labels) > 0).all(), "in the order of classes and names"
         assert (split.images == value[:, None, None, None]).all()
         assert isinstance(split.images, np.memmap)
     assert dataset.mean == pytest.approx([values[0].mean() / 255] * 3)
     assert dataset.standard_deviation == pytest.approx([values[0].std() / 255] * 3)
-
-
-def test_the_split_does_not_depend_on_the_path(folder, tmp_path):
-    first = load_dataset(f"images:{folder}")
     folder.rename(tmp_path / "moved")
-    second = load_dataset(f"images:{tmp_path / 'moved'}")
-    np.testing.assert_array_equal(first.test.images, second.test.images)
+    np.testing.assert_array_equal(load_dataset(f"images:{tmp_path / 'moved'}").test.images, dataset.test.images)
 
 
 def test_train_and_test_folders_are_kept(tmp_path, cache):
@@ -72,123 +63,100 @@ def test_train_and_test_folders_are_kept(tmp_path, cache):
     assert dataset.train.images[:, 0, 0, 0].tolist() == [0, 1, 2, 100, 101, 102]
     assert dataset.test.images[:, 0, 0, 0].tolist() == [0, 1, 100, 101]
     assert dataset.test.labels.tolist() == [0, 0, 1, 1]
-    (tmp_path / "pets/test/bird").mkdir()
-    write_image(tmp_path / "pets/test/bird/1.png", 7)
-    with pytest.raises(UserError, match=r"different classes.*bird"):
-        load_dataset(f"images:{tmp_path}/pets")
 
 
 def test_images_are_decoded_once_and_again_when_the_folder_changes(folder, cache, monkeypatch):
-    decoded = []
-    read_image = images.read_image
+    def load(**options):
+        dataset = load_dataset(f"images:{folder}", **options)
+        return len(dataset.train) + len(dataset.test), len(list(cache.glob("images-pets-*")))
 
-    def counted(*arguments, **settings):
-        decoded.append(arguments)
-        return read_image(*arguments, **settings)
-
-    monkeypatch.setattr(images, "read_image", counted)
-    name = f"images:{folder}"
-    load_dataset(name)
-    load_dataset(name)
-    assert len(decoded) == 60 and len(list(cache.glob("images-pets-*"))) == 1
-    load_dataset(name, gray=True)
-    assert len(decoded) == 120
-    write_image(folder / "dog/20.png", 20)
-    assert len(load_dataset(name).train) + len(load_dataset(name).test) == 61
-    assert len(decoded) == 181
-    os.utime(folder / "dog/20.png", ns=(1, 1))
-    load_dataset(name)
-    assert len(decoded) == 242
-
-
-def test_more_images_than_a_chunk_keep_their_order(tmp_path, cache, monkeypatch):
-    monkeypatch.setattr(images, "CHUNK_IMAGES", 7)
-    for number in range(50):
-        write_image(tmp_path / f"many/a/{number:03d}.png", number)
-        write_image(tmp_path / f"many/b/{number:03d}.png", 100 + number)
-    monkeypatch.setattr(Console, "automatic_bars", lambda: True)
-    dataset = load_dataset(f"images:{tmp_path}/many")
-    for split in (dataset.train, dataset.test):
-        value = split.images[:, 0, 0, 0].astype(int)
-        assert (np.diff(value) > 0).all()
-        np.testing.assert_array_equal(split.labels, value >= 100)
+    assert load() == (80, 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(images, "read_image", lambda *_, **__: pytest.fail("it is in the cache"))
+        assert load() == (80, 1)
+    assert load(gray=True) == (80, 2)
+    write_image(folder / "dog/99.png", 20)
+    assert load() == (81, 3)
+    os.utime(folder / "dog/99.png", ns=(1, 1))
+    assert load() == (81, 4)
 
 
 def test_resizing_allows_mixed_sizes(folder):
-    write_image(folder / "dog/99.jpeg", 50, size=(30, 31))
+    write_image(folder / "dog/99.jpeg", 50, size=(31, 30))
     dataset = load_dataset(f"images:{folder}", image_size=(8, 9))
     assert dataset.image_shape == (8, 9, 3)
-    assert len(dataset.train) + len(dataset.test) == 61
+    assert len(dataset.train) + len(dataset.test) == 81
 
 
 @pytest.mark.parametrize(
-    ("mode", "suffix", "channels"),
-    [("L", "png", 1), ("1", "png", 1), ("LA", "png", 1), ("P", "png", 3), ("RGBA", "png", 3), ("CMYK", "jpg", 3)],
+    ("modes", "suffix", "gray", "channels"),
+    [
+        (["L", "L"], "png", False, 1),
+        (["1", "1"], "png", False, 1),
+        (["LA", "LA"], "png", False, 1),
+        (["P", "P"], "png", False, 3),
+        (["RGBA", "RGBA"], "png", False, 3),
+        (["CMYK", "CMYK"], "jpg", False, 3),
+        (["L", "RGB"], "png", True, 1),
+    ],
 )
-def test_pixel_formats_become_gray_or_rgb(tmp_path, cache, mode, suffix, channels):
+def test_pixel_formats_become_gray_or_rgb(modes, suffix, gray, channels, tmp_path, cache):
     for name in ("a", "b"):
-        for number in range(2):
+        for number, mode in enumerate(modes):
             write_image(tmp_path / f"made/{name}/{number}.{suffix}", 255 * number, mode=mode)
-    dataset = load_dataset(f"images:{tmp_path}/made")
+    dataset = load_dataset(f"images:{tmp_path}/made", gray=gray)
     assert dataset.image_shape[2] == channels
     values = {int(value) for split in (dataset.train, dataset.test) for value in split.images.ravel()}
     assert values == {0, 255}
 
 
-def test_gray_converts_color(tmp_path, cache):
-    for name in ("a", "b"):
-        for number, mode in enumerate(("L", "RGB")):
-            write_image(tmp_path / f"made/{name}/{number}.png", 77, mode=mode)
-    with pytest.raises(UserError, match=r"some in color.*--gray"):
-        load_dataset(f"images:{tmp_path}/made")
-    dataset = load_dataset(f"images:{tmp_path}/made", gray=True)
-    assert dataset.image_shape[2] == 1 and (dataset.train.images == 77).all()
-
-
-def refused(name, **options):
-    """Return the error message for a data set, which is one line."""
-    with pytest.raises(UserError) as caught:
-        load_dataset(name, **options)
-    assert "\n" not in str(caught.value) and "Received" in str(caught.value)
-    return str(caught.value)
-
-
-def test_mixed_sizes_are_refused(folder):
-    write_image(folder / "dog/99.png", 50, size=(30, 31))
-    message = refused(f"images:{folder}")
-    assert "6 x 4: 60, e.g." in message and "30 x 31: 1, e.g." in message and "dog/99.png" in message
-    assert "--image-size" in message
-
-
-def test_unreadable_images_are_refused_with_the_first_few(folder, cache):
-    for number in range(5):
-        (folder / f"cat/bad-{number}.png").write_bytes(b"no image")
-    message = refused(f"images:{folder}")
-    assert "cat/bad-0.png" in message and "and 2 more" in message and "bad-4" not in message
-    assert not list(cache.glob("images-*"))
-
-
-def test_a_truncated_image_is_refused(folder, cache):
-    pixels = np.random.default_rng(0).integers(0, 256, (6, 4, 3), dtype=np.uint8)
-    path = folder / "cat/short.png"
-    Image.fromarray(pixels).save(path)
-    path.write_bytes(path.read_bytes()[:-30])
-    assert "cat/short.png" in refused(f"images:{folder}")
-    assert not list(cache.glob("images-*"))
-
-
-def test_other_formats_and_16_bits_are_refused(folder):
-    Image.new("L", (4, 6)).save(folder / "cat/gif.png", format="GIF")
-    assert "not a PNG or JPEG image" in refused(f"images:{folder}")
-    Image.fromarray(np.zeros((6, 4), np.uint16)).save(folder / "cat/gif.png")
-    assert "8 bits per channel" in refused(f"images:{folder}")
-
-
 def test_two_images_of_one_class_are_enough(tmp_path, cache):
     for name in ("a/1", "b/1", "b/2"):
-        write_image(tmp_path / f"made/{name}.png", 1)
+        write_image(tmp_path / f"made/{name}.png")
     dataset = load_dataset(f"images:{tmp_path / 'made'}")
     assert (len(dataset.train), len(dataset.test)) == (2, 1)
+
+
+# What is refused
+
+
+def write_other_classes(folder):
+    for name in ("train/a/1", "train/b/1", "test/a/1", "test/bird/1"):
+        write_image(folder / f"{name}.png")
+
+
+def write_bad(folder):
+    for number in range(5):
+        (folder / f"cat/bad-{number}.png").write_bytes(b"no image")
+
+
+def write_truncated(folder):
+    path = folder / "cat/short.png"
+    Image.fromarray(np.random.default_rng(0).integers(0, 256, (4, 6, 3), dtype=np.uint8)).save(path)
+    path.write_bytes(path.read_bytes()[:-30])
+
+
+@pytest.mark.parametrize(
+    ("write", "words"),
+    [
+        (lambda folder: write_image(folder / "dog/99.png", mode="L"), r"some in color.*--gray"),
+        (
+            lambda folder: write_image(folder / "dog/99.png", size=(31, 30)),
+            r"4 x 6: 80, e\.g\..*30 x 31: 1, e\.g\..*dog/99\.png.*--image-size",
+        ),
+        (write_other_classes, r"different classes.*bird"),
+        (write_bad, r"cat/bad-0\.png(?!.*bad-4).*and 2 more"),  # the first few
+        (write_truncated, r"cat/short\.png"),
+        (lambda folder: Image.new("L", (6, 4)).save(folder / "cat/a.png", format="GIF"), "not a PNG or JPEG image"),
+        (lambda folder: Image.new("I;16", (6, 4)).save(folder / "cat/a.png"), "8 bits per channel"),
+    ],
+)
+def test_images_that_do_not_fit_together_are_one_line(write, words, folder, cache):
+    write(folder)
+    with pytest.raises(UserError, match=rf"^[^\n]*{words}[^\n]*\Z") as error:
+        load_dataset(f"images:{folder}")
+    assert "Received" in str(error.value)
+    assert not list(cache.glob("images-*"))
 
 
 def test_a_folder_without_permission_is_refused(folder, monkeypatch):
@@ -196,4 +164,5 @@ def test_a_folder_without_permission_is_refused(folder, monkeypatch):
         raise PermissionError(13, "Permission denied", str(path))
 
     monkeypatch.setattr(Path, "iterdir", refuse)
-    assert "Permission denied" in refused(f"images:{folder}")
+    with pytest.raises(UserError, match=r"cannot be read: Permission denied\. Received: [^\n]*\Z"):
+        load_dataset(f"images:{folder}")

@@ -20,25 +20,28 @@ def pixels(index, *, seed=1):
     return np.asarray(draw_shape(index, seed=seed, size=SIZE))
 
 
-def test_files_depend_on_the_seed_and_not_on_the_number_of_workers(tmp_path, monkeypatch):
+def test_files_depend_on_the_seed_and_not_on_the_number_of_workers(tmp_path, monkeypatch, capsys):
     for name, seed, cores in (("one", 1, 1), ("two", 1, 2), ("other", 2, 1)):
         monkeypatch.setattr(workers, "usable_cores", lambda cores=cores: cores)
-        draw_folder(tmp_path / name, images=11, size=SIZE, seed=seed)
+        size = "x".join(map(str, SIZE))
+        arguments = ["images", "draw", str(tmp_path / name), "--images", "11", "--size", size, "--seed", str(seed)]
+        assert main(arguments) == 0
+        assert "drew 11 images in" in capsys.readouterr().out
     assert {path.name for path in tmp_path.iterdir()} == {"one", "two", "other"}
-    one, two, other = (contents(tmp_path / name) for name in ("one", "two", "other"))
-    assert one == two
-    assert one.keys() == other.keys() and not set(one.values()) & set(other.values())
+    first, second, other = (contents(tmp_path / name) for name in ("one", "two", "other"))
+    assert first == second
+    assert first.keys() == other.keys() and not set(first.values()) & set(other.values())
     for path in (tmp_path / "one").rglob("*.png"):
         index = int(path.stem)
         assert path.parent.name == class_of(index)
-        np.testing.assert_array_equal(np.asarray(Image.open(path)), pixels(index))
+        with Image.open(path) as picture:
+            assert picture.mode == "L" and picture.size == SIZE
+            np.testing.assert_array_equal(np.asarray(picture), pixels(index))
     counts = {folder.name: len(list(folder.iterdir())) for folder in (tmp_path / "one").iterdir()}
     assert set(counts) == set(CLASS_NAMES) and sorted(counts.values()) == [1] * 7 + [2] * 2
 
 
-def test_images_are_gray_of_the_given_size_and_different():
-    picture = draw_shape(0, seed=1, size=SIZE)
-    assert picture.mode == "L" and picture.size == SIZE
+def test_images_differ_in_more_than_their_shapes():
     made = [pixels(index) for index in range(0, 90, 9)] + [pixels(0, seed=2)]
     assert len({image.tobytes() for image in made}) == len(made)
     assert all(image.std() > 5 for image in made)
@@ -46,28 +49,19 @@ def test_images_are_gray_of_the_given_size_and_different():
     assert (circle == hexagon).mean() < 0.2  # consecutive images have different backgrounds
 
 
-def test_shapes_are_within_a_circle_and_have_different_areas():
-    areas = []
-    for outline in SHAPES.values():
-        assert np.hypot(*outline.T).max() < 1.15
-        x, y = outline.T
-        areas.append(abs(x @ np.roll(y, -1) - y @ np.roll(x, -1)) / 2)  # the shoelace formula
-    assert len({round(area, 4) for area in areas}) == 9
-    assert dict(zip(SHAPES, areas, strict=True))["square"] == pytest.approx(2)
-
-
-def test_the_shape_is_in_the_image(monkeypatch):
-    """Without disturbances, a square is darker and covers the area of its outline."""
+def test_each_shape_is_in_its_image_with_an_area_of_its_own(monkeypatch):
+    """Without disturbances, what is darker than the rest has the area of the outline."""
     for name in ("LINES", "BLOTS", "UNEVENNESS"):
         monkeypatch.setattr(shapes, name, 0)
-    monkeypatch.setattr(shapes, "NOISE", (0, 0))
-    monkeypatch.setattr(shapes, "RADIUS", (0.3, 0.3))
-    monkeypatch.setattr(shapes, "STRETCH", (1, 1))
-    monkeypatch.setattr(shapes, "CONTRAST", (60, 60))
-    square = CLASS_NAMES.index("square")
-    picture = np.asarray(draw_shape(square, seed=1, size=(600, 500))).astype(int)
-    dark = picture < picture.max() - 30
-    assert dark.sum() == pytest.approx(2 * 150**2, rel=0.04)
+    for name, values in {"NOISE": (0, 0), "RADIUS": (0.3, 0.3), "STRETCH": (1, 1), "CONTRAST": (60, 60)}.items():
+        monkeypatch.setattr(shapes, name, values)
+    areas = []
+    for index, outline in enumerate(SHAPES.values()):
+        x, y = outline.T
+        areas.append(abs(x @ np.roll(y, -1) - y @ np.roll(x, -1)) / 2)  # the shoelace formula
+        picture = np.asarray(draw_shape(index, seed=1, size=(600, 500))).astype(int)
+        assert (picture < picture.max() - 30).sum() == pytest.approx(areas[-1] * 150**2, rel=0.04)
+    assert len({round(area, 4) for area in areas}) == 9 and areas[CLASS_NAMES.index("square")] == pytest.approx(2)
 
 
 def test_an_interruption_leaves_no_files(tmp_path, monkeypatch):
@@ -79,11 +73,3 @@ def test_an_interruption_leaves_no_files(tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         draw_folder(tmp_path / "made", images=18, size=SIZE, seed=1)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_the_command(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(workers, "usable_cores", lambda: 1)
-    arguments = ["images", "draw", str(tmp_path / "made"), "--images", "9", "--size", "20x16", "--seed", "3"]
-    assert main(arguments) == 0
-    assert "drew 9 images in" in capsys.readouterr().out
-    assert Image.open(tmp_path / "made/arrow/0.png").size == (20, 16)
