@@ -1,11 +1,14 @@
 """Every command line that a program refuses: one line, exit code 2, and nothing written.
 
-`tests/refusals/<program>.toml` has a table `[[refusal]]` for each, or a line of the array `refusal`:
+`tests/refusals/<program>.toml`, or `<program>-<subject>.toml`, has a table `[[refusal]]` for each, or a line of the
+array `refusal`:
 
     arguments   of the program, split like a shell does; or a list of them
     id          of the test; may be left out if the arguments are one text
     line        what follows "PROGRAM: error: ", a regular expression of the whole line
     given       functions of `tests/support/given/<program>.py` that prepare the current folder; may be left out
+    files       of the current folder, with the text that is added to each; may be left out
+    edits       files with an old text, of which there must be one, and a new one; may be left out
 """
 
 import importlib
@@ -44,11 +47,24 @@ PROGRAMS = {"train": read_settings, **{name: main_of(name) for name in ("analysi
 def refusals():
     """Return the parameters of all tables."""
     return [
-        pytest.param(file.stem, row, id=f"{file.stem}-{row.get('id', row['arguments'])}")
+        pytest.param(program, row, id=f"{file.stem}-{row.get('id', row['arguments'])}")
         for file in sorted(TABLES.glob("*.toml"))
-        if file.stem in PROGRAMS  # the others are of ranks
+        if (program := file.stem.partition("-")[0]) in PROGRAMS  # the others are of ranks
         for row in tomllib.loads(file.read_text())["refusal"]
     ]
+
+
+def prepare(folder, program, refusal):
+    """Bring a folder to where the command line is given."""
+    for name in refusal.get("given", []):
+        getattr(importlib.import_module(f"given.{program}"), name)(folder)
+    for name, text in refusal.get("files", {}).items():
+        with (folder / name).open("a") as file:
+            file.write(text)
+    for name, (old, new) in refusal.get("edits", {}).items():
+        text = (folder / name).read_text()
+        assert old in text, old
+        (folder / name).write_text(text.replace(old, new, 1))
 
 
 def contents(folder):
@@ -58,8 +74,7 @@ def contents(folder):
 @pytest.mark.parametrize(("program", "refusal"), refusals())
 def test_a_wrong_command_line_is_one_line_and_changes_nothing(program, refusal, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    for name in refusal.get("given", []):
-        getattr(importlib.import_module(f"given.{program}"), name)(tmp_path)
+    prepare(tmp_path, program, refusal)
     before, arguments = contents(tmp_path), refusal["arguments"]
     capsys.readouterr()
     try:
