@@ -1,6 +1,7 @@
 """Sites of one's own, jobs for them, and their submission, as tests need them."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 from common.run_folder.records import now
@@ -39,14 +40,29 @@ def in_toml(value):
 
 
 def a_job(site, **changes):
-    """Return a job of Keras at a site, 4 ranks and GPUs on each of 2 nodes."""
-    place = read_launch_site(site)
+    """Return a job of Keras at a site, its name or what was read of it: 4 ranks and GPUs on each of 2 nodes."""
+    place = read_launch_site(site) if isinstance(site, str) else site
     gpus = changes.get("gpus_per_node", 4)
     values = {
         "name": "demo", "site": place, "node": place.node_for(gpus)[0], "nodes": 2, "ranks_per_node": 4,
         "gpus_per_node": gpus, "program": "keras_impl/train.py", "experiment": None, "arguments": (), "minutes": 60,
     }  # fmt: skip
     return Job(**{**values, **changes})
+
+
+def slurm_site(name="slurm", **changes):
+    """Return a shipped site with folders that do not depend on where the tests run; options of Slurm may be changed."""
+    folders = {"project_folder": "/home/group/horovod-twins", "python": ".venv/bin/python"}
+    options = changes.pop("slurm", {})
+    site = replace(read_launch_site(name), **{**folders, **changes})
+    return replace(site, slurm=replace(site.slurm, **options))
+
+
+def slurm_job(site=None, **changes):
+    """Return a job of PyTorch on 2 nodes of Slurm, a rank on each."""
+    values = {"name": "trial", "ranks_per_node": 1, "gpus_per_node": 0, "program": "torch_impl/train.py",
+              "arguments": ("--epochs", "3"), "preflight": False}  # fmt: skip
+    return a_job(site or slurm_site(), **{**values, **changes})
 
 
 def job_record(site, **changes):

@@ -156,7 +156,7 @@ def test_a_killed_command_is_resumed(tmp_path):
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="two cores are needed")
 def test_two_runs_at_once_have_a_core_each_and_are_resumed(tmp_path):
     """One is killed, which fails it alone; Ctrl-C ends the others; the next start makes what is missing."""
-    experiment = Experiment(tmp_path, f"[experiment]\nrepeats = 3\n{SETTINGS}epochs = 300\n[[cells]]\n")
+    experiment = Experiment(tmp_path, f"[experiment]\nrepeats = 3\n{SETTINGS}epochs = 600\n[[cells]]\n")
     names = [f"torch-mlp-np1-r{repeat}" for repeat in (1, 2, 3)]
     folders = [experiment.runs / name for name in names]
     process = experiment.start("run", "--at-once", "2", "--cores-per-run", "1")
@@ -210,14 +210,15 @@ def test_a_killed_rank_fails_its_run_which_the_next_start_repeats(tmp_path):
     assert files_of(first) == broken
     experiment.change("[[cells]]\nmax_steps = 2\n[[", "[[cells]]\n[[")
     process = experiment.start("run")
-    wait_until(lambda: epochs_of(first) > 0 and files_of(first)["run.json"] != broken["run.json"], process=process)
+    aside = experiment.runs / "set-aside/torch-mlp-np1-r1-1"
+    wait_until(lambda: aside.exists() and epochs_of(first) > 0, process=process)
     process.send_signal(signal.SIGTERM)
     stopped = finish(process, within_seconds=60)
     assert stopped.code == 130, stopped
     assert "interrupted; resume with: python -m launch experiment run made.toml" in stopped.stdout
     assert not experiment.trainers()
     assert read_run(first).state == "interrupted"
-    kept = files_of(experiment.runs / "set-aside/torch-mlp-np1-r1-1")
+    kept = files_of(aside)
     assert {name: kept[name] for name in broken} == broken
 
 
