@@ -156,7 +156,7 @@ def test_a_killed_command_is_resumed(tmp_path):
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="two cores are needed")
 def test_two_runs_at_once_have_a_core_each_and_are_resumed(tmp_path):
     """One is killed, which fails it alone; Ctrl-C ends the others; the next start makes what is missing."""
-    experiment = Experiment(tmp_path, f"[experiment]\nrepeats = 3\n{SETTINGS}epochs = 600\n[[cells]]\n")
+    experiment = Experiment(tmp_path, f"[experiment]\nrepeats = 3\n{SETTINGS}epochs = 300\n[[cells]]\n")
     names = [f"torch-mlp-np1-r{repeat}" for repeat in (1, 2, 3)]
     folders = [experiment.runs / name for name in names]
     process = experiment.start("run", "--at-once", "2", "--cores-per-run", "1")
