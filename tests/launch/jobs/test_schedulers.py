@@ -6,6 +6,8 @@ has a real Slurm.
 
 import json
 import re
+import tomllib
+from pathlib import Path
 
 import pytest
 import sites_and_jobs
@@ -20,7 +22,6 @@ from launch import __main__ as launch
 from launch.jobs.job import write_record
 
 BUCKET = {"runs_folder": "/bucket/runs", "skypilot": {"bucket": "s3://ours"}}
-INVALID = Answer(err="slurm_load_jobs error: Invalid job id specified\n", code=1)
 
 
 @pytest.fixture
@@ -130,135 +131,22 @@ def test_a_missing_program_is_one_line(site, line, tmp_path, monkeypatch, capsys
     assert line in capsys.readouterr().err.splitlines()[-1]
     keep_job(tmp_path, site)
     assert line in status(tmp_path, capsys)
-    if site != "slurm":  # whose logs are in files
-        assert of_job(tmp_path, "logs") == 2
-        assert line in capsys.readouterr().err
-
-
-# Status
-
-
-def jobs_of_sky(*statuses):
-    jobs = [{"job_id": number, "status": status} for number, status in enumerate(("FAILED", *statuses))]
-    return Answer(to=["queue", "demo", "json"], out=f"Fetching job queue for: demo\n{json.dumps({'demo': jobs})}")
-
-
-MANAGED = [
-    {"job_id": 4, "job_name": "other", "status": "RUNNING"},
-    {"job_id": 2, "job_name": "demo", "status": "FAILED"},
-    {"job_id": 3, "job_name": "demo", "status": "RECOVERING", "details": "taken\naway"},
-]
-# What SkyPilot 0.14.1 prints for a cluster that is not there, with exit code 0.
-GONE = """Fetching job queue for: demo
-\x1b[2mFailed to connect to SkyPilot API server at http://127.0.0.1:46580. Starting a local server.\x1b[0m
-\x1b[0m\x1b[32m✓ SkyPilot API server started. \x1b[0m\x1b[0m
-Failed to get the job queue for cluster 'demo'.
-  sky.exceptions.ClusterDoesNotExist: Cluster 'demo' does not exist.
-{}
-"""
-
-
-@pytest.mark.parametrize(
-    ("answer", "shown"),
-    [
-        (jobs_of_sky("INIT"), "queued init"),
-        (jobs_of_sky("SETTING_UP"), "queued setting up"),
-        (jobs_of_sky("RUNNING"), "running"),
-        (jobs_of_sky("SUCCEEDED"), "finished"),
-        (jobs_of_sky("CANCELLED"), "cancelled"),
-        (jobs_of_sky("FAILED_SETUP"), "failed failed setup"),
-        (jobs_of_sky("NEWLY_MADE"), "unknown newly made"),
-        (Answer(out="{ no\n"), "unknown sky printed no JSON. .*"),
-        (Answer(out=GONE), "unknown SkyPilot no longer knows it"),
-        (
-            Answer(err="first\nno credentials\n", code=3),
-            r"unknown sky queue.* failed\. Received: no credentials\. See .*",
-        ),
-    ],
-)
-def test_status_of_a_cluster_s_job(answer, shown, tmp_path, programs, capsys):
-    programs.add("sky", answer)
-    keep_job(tmp_path, "aws-g4dn")
-    assert re.fullmatch(shown, status(tmp_path, capsys))
-
-
-@pytest.mark.parametrize(("name", "shown"), [("demo", "queued taken away"), ("gone", "unknown SkyPilot no longer .*")])
-def test_status_of_a_managed_job(name, shown, tmp_path, programs, capsys):
-    programs.add("sky", Answer(to=["jobs", "queue", "json"], out=json.dumps(MANAGED)))
-    keep_job(tmp_path, "aws-g4dn", id=f"managed job {name}")
-    assert re.fullmatch(shown, status(tmp_path, capsys))
-
-
-def condition(kind, message="", status="True"):
-    return {"type": kind, "status": status, "message": message}
-
-
-@pytest.mark.parametrize(
-    ("conditions", "shown"),
-    [
-        ([], "queued the operator has not seen it yet"),
-        ([condition("Created", "MPIJob ours/demo is created.")], "queued MPIJob ours/demo is created."),
-        ([condition("Created"), condition("Running")], "running"),
-        ([condition("Created"), condition("Running", status="False"), condition("Succeeded")], "finished"),
-        ([condition("Created"), condition("Failed", "Job has\nreached")], "failed Job has reached"),
-        ([condition("Created"), condition("Suspended", "by Kueue")], "queued by Kueue"),
-        (None, "unknown the cluster no longer knows it"),
-    ],
-)
-def test_status_of_an_mpijob(conditions, shown, tmp_path, programs, capsys):
-    answer = {"kind": "MPIJob", "status": {"conditions": conditions}} if conditions else {"kind": "MPIJob"}
-    if conditions is not None:
-        programs.add("kubectl", Answer(to=["get", "mpijob", "demo", "--output", "json"], out=json.dumps(answer)))
-    keep_job(tmp_path, "kubernetes")
-    assert status(tmp_path, capsys) == shown
-
-
-@pytest.mark.parametrize(
-    ("queue", "shown"),
-    [
-        ("PENDING  0  ReqNodeNotAvail, May be reserved", "queued ReqNodeNotAvail, May be reserved"),
-        ("RUNNING  0  None", "running"),
-        ("COMPLETED  0  None", "finished"),
-        ("FAILED  512  NonZeroExitCode", "failed exit code 2"),
-        ("OUT_OF_MEMORY  0  OutOfMemory", "failed out of memory"),
-        ("CANCELLED  0  None", "cancelled"),
-        ("COMPLETED  0  None\nRUNNING  0  None\nPENDING  0  No", "running 1 running, 1 queued, 1 finished"),
-        ("COMPLETED  0  None\nFAILED  256  NonZeroExitCode", "failed 1 failed, 1 finished; exit code 1"),
-    ],
-)
-def test_status_while_slurm_knows_the_job(queue, shown, tmp_path, programs, capsys):
-    programs.add("squeue", Answer(out=queue))
-    keep_job(tmp_path, "slurm")
-    assert status(tmp_path, capsys) == shown
-
-
-@pytest.mark.parametrize(
-    ("accounts", "shown"),
-    [
-        (Answer(out="COMPLETED|0:0\n"), "finished"),
-        (Answer(out="CANCELLED by 1000|0:15\n"), "cancelled"),
-        (Answer(out="COMPLETED|0:0\nFAILED|2:0\n"), "failed 1 failed, 1 finished; exit code 2"),
-        (Answer(err="Slurm accounting storage is disabled\n", code=1), "failed exit code 3"),
-    ],
-)
-def test_status_after_slurm_has_forgotten_the_job(accounts, shown, tmp_path, programs, capsys):
-    programs.add("squeue", INVALID)
-    programs.add("sacct", accounts)
-    (keep_job(tmp_path, "slurm") / "exit-code").write_text("3\n")
-    assert status(tmp_path, capsys) == shown
-
-
-def test_status_by_what_a_job_of_slurm_has_left(tmp_path, programs, capsys):
-    programs.add("squeue", INVALID)
-    folder = keep_job(tmp_path, "slurm", repeats=2)
-    (folder / "exit-code-1").write_text("0\n")
-    assert status(tmp_path, capsys).startswith("unknown Slurm does not know the job any more")  # of the second task
-    (folder / "exit-code-2").write_text("143\n")
-    assert status(tmp_path, capsys) == "cancelled 1 cancelled, 1 finished"
     assert of_job(tmp_path, "logs") == 2
-    assert "has not printed anything yet" in capsys.readouterr().err
-    programs.add("squeue", Answer(err="slurm_load_jobs error: Unable to contact slurm controller\n", code=1))
-    assert "Slurm does not answer: slurm_load_jobs error: Unable to contact" in status(tmp_path, capsys)
+    assert (line if site != "slurm" else "has not printed anything yet") in capsys.readouterr().err
+
+
+STATUSES = tomllib.loads(Path(__file__).with_name("statuses.toml").read_text())["status"]
+
+
+@pytest.mark.parametrize("row", STATUSES, ids=[f"{row['site']}: {row['shown']}" for row in STATUSES])
+def test_the_status_is_what_the_scheduler_answers(row, tmp_path, programs, capsys):
+    for program in row.keys() & {"squeue", "sacct", "sky", "kubectl"}:
+        programs.add(program, Answer(**row[program]))
+    codes = row.get("exit_codes", {})
+    folder = keep_job(tmp_path, row["site"], id=row.get("id", "demo"), repeats=1 if "" in codes else 2)
+    for task, code in codes.items():
+        (folder / f"exit-code{task}").write_text(f"{code}\n")
+    assert re.fullmatch(row["shown"], status(tmp_path, capsys))
 
 
 # Logs, the end, run folders
