@@ -35,7 +35,7 @@ ELSEWHERE = {
     "export": "the shell's own",
     "git": "clones from an address that the reader knows",
     "kubectl": "tests/launch/jobs/test_schedulers.py",
-    "pcluster": "makes a cluster on AWS; its file is parsed by tests/launch/jobs/test_parallelcluster.py",
+    "pcluster": "makes a cluster on AWS; its file is parsed by tests/launch/jobs/test_rendered.py",
     "pip": "tests/launch/installation/test_setup.py",
     "sky": "tests/launch/jobs/test_schedulers.py",
     "source": "the shell's own",

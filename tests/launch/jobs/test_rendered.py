@@ -1,6 +1,6 @@
 """Rendered jobs as they are kept in `tests/snapshots/`, and as others read them.
 
-Those are shellcheck, kubectl, SkyPilot's own parser, and the schema that the MPI Operator publishes.
+Those are shellcheck, kubectl, SkyPilot's and ParallelCluster's own parsers, and the schema of the MPI Operator.
 """
 
 import copy
@@ -22,6 +22,7 @@ from common.errors import UserError
 from common.sites.table import read_sites
 from launch.jobs.schedulers import kubernetes, scheduler, skypilot
 from launch.sites.container import ContainerOptions
+from launch.sites.site_files import SITE_FILES, read_launch_site
 from launch.starting.launchers import Launcher
 
 HANG_SECONDS = 120
@@ -50,9 +51,16 @@ SLURM = {
     "slurm-experiment": slurm_job(**SMOKE, arguments=("--only", "*-cnn-np2"), preflight=True),
     "slurm-at-once": slurm_job(**SMOKE, arguments=("--at-once", "4"), ranks_per_node=4, nodes=1, parts=4),
     "slurm-metered": slurm_job(arguments=("--energy",)),
+    "slurm-options": slurm_job(
+        slurm_site("cte-power", slurm={
+            "partition": "p", "account": "a", "qos": "q", "constraint": "x&y", "gres": "gpu:v", "memory": "0",
+            "extra": ["--exclusive"],
+        }), ranks_per_node=2, gpus_per_node=2, minutes=90,
+    ),
 }  # fmt: skip
-OF_SKYPILOT = ["aws-g4dn", "aws-g5-experiment", "aws-spot"]
-OF_KUBERNETES = ["kubernetes", "kubernetes-experiment"]
+OF_AWS = ["aws-g4dn", "aws-g5-experiment", "aws-spot"]
+OF_SKYPILOT = [*OF_AWS, "gcp", "skypilot-image"]
+OF_KUBERNETES = ["kubernetes", "kubernetes-horovodrun", "kubernetes-experiment"]
 OPTIONS = {
     "volume_path": "/data", "namespace": "ours", "image": "ours.example:5000/twins:1e3", "volume_claim": "ours",
     "storage_class": "nfs", "ssh_path": "/root/.ssh", "node_selector": {"gpu.kind": "0123"},
@@ -67,6 +75,11 @@ def example(name, folder):
         return SLURM[name]
     if name == "aws-g4dn":
         return a_job(name, arguments=("--model", "resnet34", "--epochs", "3"))
+    if name == "gcp":  # where the type of a machine does not imply its GPUs
+        return a_job(name, nodes=1, gpus_per_node=8)
+    if name == "skypilot-image":
+        places = {"project_folder": "/opt/twins", "python": "/opt/venv/bin/python"}
+        return a_job(own_site(folder, "skypilot", **places, skypilot={"image": "ours/twins:1"}))
     if name == "aws-g5-experiment":
         return a_job("aws-g5", nodes=1, **SMOKE, arguments=("--only", "*-np[12]*"), preflight=False)
     if name == "aws-spot":
@@ -81,6 +94,8 @@ def example(name, folder):
         return a_job(name, arguments=("--learning-rate", "1e-3"), repeats=2)
     folders = {"project_folder": "/opt/twins", "python": "/opt/twins/.venv/bin/python", "runs_folder": "/data/runs"}
     site = own_site(folder, "kubernetes", kubernetes=OPTIONS, **folders, launcher="horovodrun")
+    if name == "kubernetes-horovodrun":
+        return a_job(site, repeats=2, seed=3)
     return a_job(site, name="Smoke_1", **SMOKE, nodes=1, ranks_per_node=2, gpus_per_node=0, minutes=1440)
 
 
@@ -123,20 +138,6 @@ def test_ranks_in_an_image_of_enroot_are_all_started_by_srun():
 
 def task_of(job):
     return yaml.safe_load(skypilot.render(job)[skypilot.TASK])
-
-
-def test_gpus_are_named_where_the_instance_type_does_not_imply_them():
-    resources = task_of(a_job("gcp", nodes=1, gpus_per_node=8))["resources"]
-    assert (resources["infra"], resources["instance_type"]) == ("gcp/us-central1", "a2-highgpu-8g")
-    assert resources["accelerators"] == "A100:8"
-    assert "accelerators" not in task_of(a_job("aws:p5-48xlarge", nodes=1, gpus_per_node=8))["resources"]
-
-
-def test_an_image_is_taken_as_it_is(tmp_path):
-    places = {"project_folder": "/opt/twins", "python": "/opt/venv/bin/python"}
-    task = task_of(a_job(own_site(tmp_path, "skypilot", **places, skypilot={"image": "ours/twins:1"})))
-    assert task["resources"]["image_id"] == "docker:ours/twins:1" and not {"workdir", "setup"} & set(task)
-    assert "\ncd /opt/twins\n" in task["run"] and "\nexport PATH=/opt/venv/bin:$PATH\n" in task["run"]
 
 
 RECIPE = "launch/recipes/notebook-mnist.toml"
@@ -188,7 +189,7 @@ def write_catalog(path):
 @pytest.mark.ci
 def test_skypilot_takes_the_kept_tasks_and_refuses_what_it_does_not_know(tmp_path):
     write_catalog(tmp_path / ".sky" / "catalogs" / "v8" / "aws" / "vms.csv")
-    files = {name: FOLDER / name / skypilot.TASK for name in OF_SKYPILOT}
+    files = {name: FOLDER / name / skypilot.TASK for name in OF_AWS}
     tasks = {name: yaml.safe_load(file.read_text()) for name, file in files.items()}
     retired = {"resources": {**tasks["aws-g4dn"]["resources"], "instance_type": "p3.8xlarge"}}
     for name, change in {"unknown": {"nodes": 2}, "retired": retired}.items():
@@ -209,6 +210,19 @@ def test_skypilot_takes_the_kept_tasks_and_refuses_what_it_does_not_know(tmp_pat
     assert machine == ["AWS", "us-east-1", "g4dn.12xlarge", {"T4": 4}, False]
     assert on_demand["autostop"] == {"idle_minutes": 10, "down": False} and on_demand["buckets"] == {}
     assert (spot["use_spot"], spot["disk_size"], spot["buckets"]) == (True, 100, {"/bucket": "s3://ours"})
+
+
+@pytest.mark.ci
+def test_parallelcluster_takes_the_cluster_that_the_site_is_for(tmp_path):
+    """That of the how-to for Slurm on AWS."""
+    cluster, wrong = SITE_FILES / "aws-parallelcluster.yaml", tmp_path / "wrong.yaml"
+    wrong.write_text(yaml.safe_dump({**yaml.safe_load(cluster.read_text()), "Queues": []}))
+    variables = {"AWS_DEFAULT_REGION": "us-east-1", "AWS_EC2_METADATA_DISABLED": "true"}
+    parsed, refused = ask("parallelcluster_worker.py", [cluster, wrong], home=tmp_path, variables=variables)
+    site = read_launch_site("aws-parallelcluster")
+    types = [site.machines[node].instance_type for node in site.nodes]
+    assert parsed == {"scheduler": "slurm", "queues": {site.slurm.partition: [types]}, "shared": ["/shared"]}
+    assert "Unknown field" in refused["error"]
 
 
 # Kubernetes

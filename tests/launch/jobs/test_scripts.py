@@ -309,13 +309,3 @@ def test_the_launcher_looks_over_the_workers_and_starts_the_ranks(pod, tmp_path)
     handed_on = {after for word, after in itertools.pairwise(words) if word == "-x"}
     assert {"PATH", "V", *TIMESTAMPS} <= handed_on and {BEGAN_AT, STARTED_AT} <= set(start["variables"])
     assert words[-6:] == ["--runs-folder", "/data/runs", "--name", "demo", "--site", "kubernetes"]
-
-
-def test_repeats_and_horovodrun(pod):
-    job = a_job(pod.site(launcher="horovodrun"), repeats=2, seed=3, preflight=False)
-    assert pod.run(job).returncode == 0
-    for repeat, words in enumerate(pod.programs.calls(), 1):
-        assert words[:5] == ["horovodrun", "-np", "8", "--hostfile", "/etc/mpi/hostfile"] and "--mpi" in words
-        assert words[words.index("--seed") + 1] == str(2 + repeat)
-        assert words[words.index("--name") + 1] == f"demo-r{repeat}"
-    assert repeat == 2

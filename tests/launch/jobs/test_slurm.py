@@ -2,8 +2,6 @@
 
 import json
 import os
-import shutil
-import subprocess
 import sys
 import time
 from contextlib import contextmanager
@@ -11,7 +9,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-import psutil
 import pytest
 from processes import environment
 from real_slurm import ENDED, NODES, POLL_SECONDS, WAIT_SECONDS, Slurm, real_slurm, why_not
@@ -24,7 +21,6 @@ from launch import __main__ as launch
 
 pytestmark = pytest.mark.cluster
 
-TESTS = Path(__file__).parents[2] / "support"
 HELD_AFTER = 3  # epochs
 SMALL = ["--device", "cpu", "--threads", "1", "--dataset", "synthetic:600x28x28x1x10", "--batch-size", "50",
          "--epochs", "5"]  # fmt: skip
@@ -344,38 +340,3 @@ def test_ranks_that_are_bound_to_cores_of_their_own_keep_them_all(tmp_path):
         world = desk.run("bound").record.world
     assert (world.size, world.local_size, world.threads_per_rank, world.cores) == (2, 2, 1, 2)
     assert not world.oversubscribed
-
-
-@pytest.mark.parametrize("how", ["ended", "killed"])
-def test_nothing_is_left_of_a_cluster_with_a_job_in_it(slurm, how):
-    """Also where the tests are killed: then the program below has no time to end anything."""
-    program = """if True:
-        import os, signal, sys
-        from real_slurm import real_slurm
-        with real_slurm() as cluster:
-            job = cluster.command("sbatch", "--parsable", "--output=/dev/null", "--wrap", "sleep 1000").strip()
-            cluster.wait_for(job, "RUNNING")
-            print(cluster.folder, flush=True)
-            if sys.argv[1] == "killed":
-                os.kill(os.getpid(), signal.SIGKILL)
-    """
-    done = subprocess.run([sys.executable, "-c", program, how], cwd=TESTS, capture_output=True, text=True)
-    folder = Path(done.stdout.strip())
-    assert processes_of(slurm.folder)  # as it would find them
-    try:
-        assert folder.is_absolute() and folder.exists() == (how == "killed"), done.stderr
-        deadline = time.monotonic() + WAIT_SECONDS
-        while processes_of(folder):
-            assert how == "killed" and time.monotonic() < deadline, processes_of(folder)
-            time.sleep(0.1)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def processes_of(cluster):
-    configuration = str(cluster / "slurm.conf")
-    return [
-        process
-        for process in psutil.process_iter(["environ"])
-        if (process.info["environ"] or {}).get("SLURM_CONF") == configuration
-    ]

@@ -27,16 +27,6 @@ def header(job):
     return {name: value for name, _, value in (line.partition("=") for line in lines)}
 
 
-def test_a_job_asks_for_what_its_site_specifies():
-    options = {"partition": "p", "account": "a", "qos": "q", "constraint": "x&y", "gres": "gpu:v", "memory": "0"}
-    site = slurm_site("cte-power", slurm={**options, "extra": ["--exclusive"]})
-    assert header(slurm_job(site, ranks_per_node=2, gpus_per_node=2, minutes=90)) == {
-        "job-name": "trial", "partition": "p", "account": "a", "qos": "q", "constraint": "x&y", "nodes": "2",
-        "ntasks-per-node": "2", "cpus-per-task": "40", "mem": "0", "gres": "gpu:v:2", "time": "90",
-        "signal": "B:USR1@120", "output": "output.log", "open-mode": "append", "requeue": "", "exclusive": "",
-    }  # fmt: skip
-
-
 @pytest.mark.parametrize(
     ("cores", "site", "changes"),
     [
