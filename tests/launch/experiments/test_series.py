@@ -3,6 +3,7 @@
 import os
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from builders import make_environment, make_record, make_status, make_world
@@ -92,11 +93,12 @@ def test_a_task_of_an_array_makes_its_part_and_notes_what_it_has_finished(folder
 
 
 @pytest.mark.parametrize("words", [[], ["--at-once", "2"]])
-def test_a_spent_budget_starts_nothing_more(words, events, capsys):
-    poor = REPEATS + "budget_minutes = 0.0001\n" + SETTINGS + CELLS
-    assert experiment(*words, text=poor) == 1
-    assert events == []
-    assert capsys.readouterr().out.count("the budget of 0.0001 minutes is spent: 6 runs not started") == 1
+def test_a_spent_budget_starts_nothing_more(words, events, capsys, monkeypatch):
+    """Here a run takes 50 s."""
+    monkeypatch.setattr(series, "time", SimpleNamespace(monotonic=lambda: 25.0 * len(events)))
+    assert experiment(*words, text=f"{REPEATS}budget_minutes = 1.3\n{SETTINGS}{CELLS}") == 1
+    assert [event.split()[0] for event in events if " in " in event] == [A, B]
+    assert capsys.readouterr().out.count("the budget of 1.3 minutes is spent: 4 runs not started") == 1
 
 
 def write_finished(text, **changes):
