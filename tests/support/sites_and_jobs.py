@@ -1,10 +1,12 @@
 """Sites of one's own, jobs for them, and their submission, as tests need them."""
 
 import json
-from dataclasses import replace
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass, replace
+from io import StringIO
 from pathlib import Path
 
-from common.run_folder.records import now
+from common.run_folder.records import now, read_run
 from launch import __main__ as launch
 from launch.jobs.job import Job, JobRecord
 from launch.sites.site_files import read_launch_site
@@ -71,6 +73,29 @@ def job_record(site, **changes):
     return JobRecord(site=site, **{**values, **changes})
 
 
-def submit(folder, *words):
-    """Submit a job whose record is in the folder `jobs`; return the exit code."""
-    return launch.main(["submit", "--jobs-folder", str(folder / "jobs"), *words])
+@dataclass(frozen=True)
+class Desk:
+    """Where jobs are submitted: their records are in `jobs` of the folder, their runs in `runs`."""
+
+    folder: Path
+
+    def give(self, command, *words):
+        """Give a command about jobs; return its exit code and what it printed."""
+        printed = StringIO()
+        with redirect_stdout(printed), redirect_stderr(printed):
+            code = launch.main([command, "--jobs-folder", str(self.folder / "jobs"), *words])
+        return code, printed.getvalue()
+
+    def check(self, command, *words, code=0, shows=""):
+        """Give a command and check its exit code, and that it prints these words; return all that it printed."""
+        ended, printed = self.give(command, *words)
+        assert ended == code and shows in printed, (ended, printed)
+        return printed
+
+    def job(self, name):
+        """Return the folder of a job."""
+        return self.folder / "jobs" / name
+
+    def run(self, name):
+        """Return a run that a job has written."""
+        return read_run(self.folder / "runs" / name)

@@ -7,17 +7,15 @@ import time
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
-from pathlib import Path
 
 import pytest
 from processes import environment
 from real_slurm import ENDED, NODES, POLL_SECONDS, WAIT_SECONDS, Slurm, real_slurm, why_not
-from sites_and_jobs import own_site
+from sites_and_jobs import Desk, own_site
 from two_hosts import INTERFACE, SSH_PORT, several_hosts
 
 from analysis import __main__ as analysis
 from common.run_folder.records import read_run
-from launch import __main__ as launch
 
 pytestmark = pytest.mark.cluster
 
@@ -85,29 +83,18 @@ def slurm():
 
 
 @dataclass(frozen=True)
-class Desk:
-    """Where jobs are submitted."""
+class ClusterDesk(Desk):
+    """Where jobs are submitted to a cluster."""
 
     slurm: Slurm
-    folder: Path
 
-    def submit(self, name, *words, launcher="srun", controller="mpi", preflight=False):
-        """Submit a job by our command; return Slurm's number."""
+    def submit(self, name, *words, launcher="srun", controller="mpi", code=0, shows="", preflight=("--no-preflight",)):
+        """Submit a job by our command; return Slurm's number, None where it is refused."""
         site = site_of(self.folder, name=f"{launcher}-{controller}", launcher=launcher, controller=controller)
-        cut = words.index("--")
-        own, trainer = words[:cut], words[cut:]
-        command = ["submit", "--site", site, "--jobs-folder", self.jobs, "--name", name, "--minutes", "10"]
-        assert launch.main([*command, *([] if preflight else ["--no-preflight"]), *own, *trainer]) == 0
-        return str(json.loads((self.folder / "jobs" / name / "job.json").read_text())["id"])
-
-    @property
-    def jobs(self):
-        """The folder of the jobs."""
-        return str(self.folder / "jobs")
-
-    def run(self, name):
-        """Return a run that a job has written."""
-        return read_run(self.folder / "runs" / name)
+        words = ["--site", site, "--name", name, "--minutes", "10", *preflight, *words]
+        self.check("submit", *words, code=code, shows=shows)
+        assert self.job(name).exists() == (code == 0)
+        return None if code else str(json.loads((self.job(name) / "job.json").read_text())["id"])
 
     def weights(self, name):
         """Return the final weights of a run."""
@@ -115,7 +102,7 @@ class Desk:
 
     def log(self, name):
         """Return what a job has printed."""
-        return "".join(file.read_text() for file in (self.folder / "jobs" / name).glob("output*.log"))
+        return "".join(file.read_text() for file in self.job(name).glob("output*.log"))
 
     def wait_until(self, condition, *, job, name):
         """Wait for something that a job does; fail if it ends before."""
@@ -142,7 +129,7 @@ def desk_of(slurm, folder):
     with pytest.MonkeyPatch.context() as patch:
         for name, value in variables.items():
             patch.setenv(name, value)
-        yield Desk(slurm, folder)
+        yield ClusterDesk(folder, slurm)
 
 
 @pytest.fixture(scope="module")
@@ -175,7 +162,7 @@ def done(desk):
     failing_job = desk.submit("failing", "--nodes", "2", "--", TRAINERS["torch"], *SMALL, *failing)
     file = desk.folder / "tiny.toml"
     file.write_text(TINY + PIPELINE)
-    whole["trial"] = desk.submit("trial", "--nodes", "2", "--", "experiment", str(file), preflight=True)
+    whole["trial"] = desk.submit("trial", "--nodes", "2", "--", "experiment", str(file), preflight=())
     shared = desk.folder / "shared.toml"
     shared.write_text(SHARED)
     whole["shared"] = desk.submit("shared", "--", "experiment", str(shared), "--at-once", "2")
@@ -220,30 +207,25 @@ def test_runs_record_what_their_start_cost(desk, done):
         launch, queue = record.totals.launch_seconds, record.totals.queue_seconds
         assert launch > 0 and queue >= 0
         if name.startswith("held"):  # of the last start: what the first turn took is not waiting
-            submitted = json.loads((desk.folder / "jobs" / name / "job.json").read_text())["submitted_at"]
+            submitted = json.loads((desk.job(name) / "job.json").read_text())["submitted_at"]
             whole = datetime.fromisoformat(record.status.started_at) - datetime.fromisoformat(submitted)
             assert launch + queue < whole.total_seconds() - 10
 
 
-def test_an_array_runs_each_repeat_with_a_seed_of_its_own(desk, done, capsys):
+def test_an_array_runs_each_repeat_with_a_seed_of_its_own(desk, done):
     runs = [desk.run(name) for name in ("torch-r1", "torch-r2")]
     assert [run.record.config.training.seed for run in runs] == [1, 2]
     assert {run.state for run in runs} == {"finished"} and {run.record.site for run in runs} == {"slurm"}
     assert desk.weights("torch-r1") != desk.weights("torch-r2")
-    assert launch.main(["logs", "torch", "--jobs-folder", desk.jobs]) == 0
-    assert capsys.readouterr().out.count("run folder: ") == 2
-    assert launch.main(["status", "torch", "held-torch", "keras", "--jobs-folder", desk.jobs]) == 0
-    lines = capsys.readouterr().out.splitlines()[-3:]
+    assert desk.check("logs", "torch").count("run folder: ") == 2
+    lines = desk.check("status", "torch", "held-torch", "keras").splitlines()[-3:]
     assert all(" finished " in line for line in lines) and " 2 finished " in lines[0]
 
 
-def test_a_failing_job_is_reported_as_failed(desk, done, capsys):
+def test_a_failing_job_is_reported_as_failed(desk, done):
     assert desk.slurm.wait_for(done["failing"], "FAILED")["ExitCode"] == "2:0", desk.log("failing")
-    assert launch.main(["status", "failing", "--jobs-folder", desk.jobs]) == 1
-    line = capsys.readouterr().out.splitlines()[-1]
-    assert " failed " in line and "exit code 2" in line
-    assert launch.main(["logs", "failing", "--jobs-folder", desk.jobs]) == 0
-    assert "torch_impl/train.py: error: " in capsys.readouterr().out
+    assert " failed  exit code 2 " in desk.check("status", "failing", code=1)
+    desk.check("logs", "failing", shows="torch_impl/train.py: error: ")
 
 
 def test_an_experiment_runs_in_a_job_with_the_memory_and_the_modules_of_its_site(desk, done):
@@ -258,15 +240,14 @@ def test_an_experiment_runs_in_a_job_with_the_memory_and_the_modules_of_its_site
     assert modules == ["module load openmpi/4, as ours is the site"]
 
 
-def test_the_tasks_of_an_array_share_the_runs_of_an_experiment(desk, done, capsys):
+def test_the_tasks_of_an_array_share_the_runs_of_an_experiment(desk, done):
     runs = [read_run(path.parent) for path in sorted((desk.folder / "runs/shared").glob("*/run.json"))]
     assert [run.state for run in runs] == ["finished", "finished"]
     assert [run.record.world.at_once for run in runs] == [2, 2]
     assert len({run.record.status.slurm_job for run in runs}) == 2
     for part, run in enumerate(runs, 1):
-        assert f"1/1 {run.folder.name}: trained in " in (desk.folder / f"jobs/shared/output-{part}.log").read_text()
-    assert launch.main(["status", "shared", "--jobs-folder", desk.jobs]) == 0
-    assert " finished " in capsys.readouterr().out
+        assert f"1/1 {run.folder.name}: trained in " in (desk.job("shared") / f"output-{part}.log").read_text()
+    desk.check("status", "shared", shows=" finished ")
 
 
 def test_runs_by_srun_over_mpi_are_compared_with_runs_by_ssh_over_gloo(desk, done, tmp_path, capsys):
@@ -295,33 +276,25 @@ def test_runs_by_srun_over_mpi_are_compared_with_runs_by_ssh_over_gloo(desk, don
     assert weights[0] == weights[1]  # a sum of two numbers is the same in both
 
 
-def test_what_a_login_node_can_see_is_reported_before_the_job_waits(desk, capsys):
-    with pytest.raises(AssertionError):
-        desk.submit("absent", "--", TRAINERS["torch"], *SMALL, "--dataset", "images:/nowhere", preflight=True)
-    error = capsys.readouterr().err.splitlines()[-1]
-    assert "error: the job would fail, as this login node shows: data: " in error and "/nowhere" in error
-    assert not (desk.folder / "jobs/absent").exists()
+def test_what_a_login_node_can_see_is_reported_before_the_job_waits(desk):
+    words = ["--", TRAINERS["torch"], *SMALL, "--dataset", "images:/nowhere"]
+    line = "error: the job would fail, as this login node shows: data: "
+    desk.submit("absent", *words, preflight=(), code=2, shows=line)
 
 
-def test_a_job_can_be_ended(desk, capsys):
+def test_a_job_can_be_ended(desk):
     job = desk.submit("held-ended", "--nodes", "2", "--", TRAINERS["torch"], *SMALL)
     desk.slurm.wait_for(job, "RUNNING")
-    assert launch.main(["status", "held-ended", "--jobs-folder", desk.jobs]) == 0
-    assert " running " in capsys.readouterr().out
-    assert launch.main(["cancel", "held-ended", "--jobs-folder", desk.jobs]) == 0
+    desk.check("status", "held-ended", shows=" running ")
+    desk.check("cancel", "held-ended")
     desk.slurm.wait_for(job, "CANCELLED")
-    assert launch.main(["status", "held-ended", "--jobs-folder", desk.jobs]) == 1
-    assert " cancelled " in capsys.readouterr().out
-    assert launch.main(["cancel", "held-ended", "--jobs-folder", desk.jobs]) == 2
-    assert "the job does not run any more" in capsys.readouterr().err
+    desk.check("status", "held-ended", code=1, shows=" cancelled ")
+    desk.check("cancel", "held-ended", code=2, shows="the job does not run any more")
 
 
-def test_a_refusal_by_slurm_is_one_line_and_leaves_no_job(desk, capsys):
-    with pytest.raises(AssertionError):
-        desk.submit("huge", "--nodes", "99", "--", TRAINERS["torch"], *SMALL)
-    error = capsys.readouterr().err.splitlines()[-1]
-    assert "error: Slurm refuses the job: sbatch: error: " in error and "More processors requested" in error
-    assert not (desk.folder / "jobs/huge").exists()
+def test_a_refusal_by_slurm_is_one_line_and_leaves_no_job(desk):
+    line = "error: Slurm refuses the job: sbatch: error: "
+    desk.submit("huge", "--nodes", "99", "--", TRAINERS["torch"], *SMALL, code=2, shows=line)
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="two cores are needed")

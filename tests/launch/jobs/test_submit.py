@@ -7,17 +7,14 @@ import functools
 import re
 import shlex
 import tomllib
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-import sites_and_jobs
 from made_programs import Answer, MadePrograms
-from sites_and_jobs import ROOT
+from sites_and_jobs import ROOT, Desk, own_site
 from waiting import wait_until
 
 from common.config import parse_command_line
-from common.run_folder.records import read_run
 from launch import __main__ as launch
 
 SHOWN = tomllib.loads(Path(__file__).with_name("dry_runs.toml").read_text())["shown"]
@@ -57,136 +54,116 @@ def test_a_dry_run_shows_the_script_and_what_it_costs(row, tmp_path, capsys, mon
     assert not list(tmp_path.iterdir())
 
 
-def test_a_price_of_another_region_is_said_to_be_one(tmp_path, capsys):
+def test_a_price_of_another_region_is_said_to_be_one(tmp_path):
     elsewhere = tmp_path / "elsewhere.toml"
     text = (ROOT / "launch" / "sites" / "gcp.toml").read_text()
     elsewhere.write_text(text.replace("us-central1", "europe-west4"))
     words = ["--site", str(elsewhere), "--gpus-per-node", "1", "--dry-run", "--", TRAINER]
-    assert sites_and_jobs.submit(tmp_path, *words) == 0
-    assert "us-central1, 2026-08-20; the region is europe-west4: its price may differ" in capsys.readouterr().err
+    price = "us-central1, 2026-08-20; the region is europe-west4: its price may differ"
+    Desk(tmp_path).check("submit", *words, shows=price)
 
 
-def test_machines_that_are_retired_are_not_rented(tmp_path, capsys):
-    assert sites_and_jobs.submit(tmp_path, "--site", "aws-p3", "--gpus-per-node", "4", "--", TRAINER) == 2
+def test_machines_that_are_retired_are_not_rented(tmp_path):
     retired = "machine has been retired since 2025-12-31. Received: aws-p3-8xlarge. Use its successor, aws-g5-12xlarge"
-    assert retired in capsys.readouterr().err.splitlines()[-1]
+    words = ["--site", "aws-p3", "--gpus-per-node", "4", "--", TRAINER]
+    Desk(tmp_path).check("submit", *words, code=2, shows=retired)
     assert not (tmp_path / "jobs").exists()
 
 
-@dataclass(frozen=True)
-class Desk:
-    """Where jobs on this machine are submitted."""
+def test_jobs_that_are_not_there(tmp_path):
+    desk = Desk(tmp_path)
+    desk.check("status", shows="no jobs in")
+    desk.job("torn").mkdir(parents=True)
+    (desk.job("torn") / "job.json").write_text("{")
+    desk.check("status", shows="unknown  the job's record is damaged")
 
-    folder: Path
-    capsys: pytest.CaptureFixture
+
+class Here(Desk):
+    """Where jobs on this machine are submitted."""
 
     def site(self, **values):
         """Write the site of this machine with runs in the folder."""
-        return sites_and_jobs.own_site(self.folder, runs_folder=str(self.folder / "runs"), **values)
+        return own_site(self.folder, runs_folder=str(self.folder / "runs"), **values)
 
-    def submit(self, name, *words, arguments=(), site=None):
-        """Submit a trainer; return the exit code."""
+    def submit(self, name, *words, arguments=(), site=None, code=0, shows=""):
+        """Submit a trainer; return what is printed."""
         words = ["--site", site or self.site(), "--name", name, "--no-preflight", *words]
-        return sites_and_jobs.submit(self.folder, *words, "--", TRAINER, *SMALL, *DATA, *arguments)
-
-    def of_job(self, command, *names):
-        """Give a command about jobs; return its exit code and what it printed."""
-        self.capsys.readouterr()
-        code = launch.main([command, *names, "--jobs-folder", str(self.folder / "jobs")])
-        printed = self.capsys.readouterr()
-        return code, printed.out + printed.err
+        return self.check("submit", *words, "--", TRAINER, *SMALL, *DATA, *arguments, code=code, shows=shows)
 
     def ended(self, name):
         """Wait for the end of a job; return the line of its status."""
 
         def status():
-            return self.of_job("status", name)[1].splitlines()[-1]
+            return self.give("status", name)[1].splitlines()[-1]
 
         wait_until(lambda: " running " not in status(), within_seconds=PATIENCE_SECONDS, shown=status)
         return status()
 
-    def run(self, name):
-        """Return a run that a job has written."""
-        return read_run(self.folder / "runs" / name)
-
 
 @pytest.fixture
-def desk(tmp_path, capsys):
+def here(tmp_path):
     """A folder whose jobs are ended with the test."""
-    desk = Desk(tmp_path, capsys)
-    yield desk
+    here = Here(tmp_path)
+    yield here
     for job in (tmp_path / "jobs").glob("*/job.json"):
-        desk.of_job("cancel", job.parent.name)
+        here.give("cancel", job.parent.name)
 
 
 @pytest.mark.ranks
 @pytest.mark.ci
-def test_a_job_of_two_repeats_runs_here_to_its_end(desk):
+def test_a_job_of_two_repeats_runs_here_to_its_end(here):
     words = ["--ranks-per-node", "2", "--repeats", "2"]
-    assert desk.submit("pair", *words, arguments=["--seed", "5"]) == 0
-    assert " finished " in desk.ended("pair"), desk.of_job("logs", "pair")
-    runs = [desk.run(name) for name in ("pair-r1", "pair-r2")]
+    here.submit("pair", *words, arguments=["--seed", "5"])
+    assert " finished " in here.ended("pair"), here.give("logs", "pair")
+    runs = [here.run(name) for name in ("pair-r1", "pair-r2")]
     assert [run.record.config.training.seed for run in runs] == [5, 6]
     assert {run.record.site for run in runs} == {"local"} and {run.state for run in runs} == {"finished"}
-    code, printed = desk.of_job("logs", "pair")
-    assert code == 0 and "run folder:" in printed
-    assert desk.submit("pair", *words) == 2
-    assert "there is a job of this name" in desk.capsys.readouterr().err
+    here.check("logs", "pair", shows="run folder:")
+    here.submit("pair", *words, code=2, shows="there is a job of this name")
 
 
 @pytest.mark.ranks
 @pytest.mark.ci
-def test_ranks_run_in_the_container_of_a_site(desk, monkeypatch):
-    image = str(desk.folder / "twins.sif")
-    programs = MadePrograms(desk.folder / "programs")
+def test_ranks_run_in_the_container_of_a_site(here, monkeypatch, capsys):
+    image = str(here.folder / "twins.sif")
+    programs = MadePrograms(here.folder / "programs")
     programs.add("apptainer", Answer(then=f'while [ "$1" != "{image}" ]; do shift; done; shift; exec "$@"'))
     programs.first_on_path(monkeypatch)
     binds = ["/gpfs", "/scratch/a b:/scratch"]
-    site = desk.site(container={"image": image, "folder": str(ROOT), "gpu": True, "binds": binds})
-    assert desk.submit("inside", "--ranks-per-node", "2", site=site) == 0
-    assert " finished " in desk.ended("inside"), desk.of_job("logs", "inside")
-    assert desk.run("inside").record.world.size == 2
+    site = here.site(container={"image": image, "folder": str(ROOT), "gpu": True, "binds": binds})
+    here.submit("inside", "--ranks-per-node", "2", site=site)
+    assert " finished " in here.ended("inside"), here.give("logs", "inside")
+    assert here.run("inside").record.world.size == 2
     starts = [" ".join(words) for words in programs.calls()]
     inside = f"exec --nv --bind /gpfs --bind /scratch/a b:/scratch {image} python {ROOT}/{TRAINER} --model mlp "
     assert len(starts) == 2 and all(start.startswith(f"apptainer {inside}") for start in starts)
-    plan = ["experiment", "run", "smoke", "--site", site, "--runs-folder", str(desk.folder / "runs"), "--dry-run"]
+    plan = ["experiment", "run", "smoke", "--site", site, "--runs-folder", str(here.folder / "runs"), "--dry-run"]
     assert launch.main(plan) == 0
-    commands = [line for line in desk.capsys.readouterr().out.splitlines() if "_impl/train.py" in line]
+    commands = [line for line in capsys.readouterr().out.splitlines() if "_impl/train.py" in line]
     assert len(commands) == 32 and all(f"{image} python {ROOT}/" in line for line in commands)
     assert sum(line.startswith("apptainer exec") for line in commands) == 12  # those without launcher
 
 
 @pytest.mark.ranks
 @pytest.mark.ci
-def test_a_failing_job_is_reported_as_failed(desk):
-    (desk.folder / "runs/bad").mkdir(parents=True)  # a run of this name, which is not overwritten
-    assert desk.submit("bad") == 0
-    look = ["python", "-m", "launch", "status", "bad", "--jobs-folder", str(desk.folder / "jobs")]
-    assert desk.capsys.readouterr().out.endswith(f"follow it with: {shlex.join(look)}\n")
-    line = desk.ended("bad")
+def test_a_failing_job_is_reported_as_failed(here):
+    (here.folder / "runs/bad").mkdir(parents=True)  # a run of this name, which is not overwritten
+    look = ["python", "-m", "launch", "status", "bad", "--jobs-folder", str(here.folder / "jobs")]
+    here.submit("bad", shows=f"follow it with: {shlex.join(look)}\n")
+    line = here.ended("bad")
     assert " failed " in line and "exit code 2" in line
-    assert desk.of_job("status", "bad")[0] == 1
-    (desk.folder / "jobs/bad/exit-code").write_text("124\n")  # as `timeout` ends
-    code, printed = desk.of_job("status", "bad")
-    assert code == 1 and "the time limit was reached: give more --minutes" in printed
+    here.check("status", "bad", code=1)
+    (here.job("bad") / "exit-code").write_text("124\n")  # as `timeout` ends
+    here.check("status", "bad", code=1, shows="the time limit was reached: give more --minutes")
 
 
 @pytest.mark.ranks
 @pytest.mark.ci
-def test_a_job_can_be_ended(desk):
-    assert desk.submit("long", arguments=["--epochs", "100000", "--max-steps", "100000000"]) == 0
-    wait_until((desk.folder / "runs/long/run.json").exists, within_seconds=PATIENCE_SECONDS)
-    assert desk.of_job("cancel", "long")[0] == 0
-    assert " cancelled " in desk.ended("long")
-    wait_until(lambda: desk.run("long").state != "running", within_seconds=PATIENCE_SECONDS)
-    assert desk.run("long").state == "interrupted"
-    code, printed = desk.of_job("cancel", "long")
-    assert code == 2 and "the job does not run any more" in printed
-
-
-def test_jobs_that_are_not_there(desk):
-    assert desk.of_job("status")[0] == 0 and "no jobs in" in desk.of_job("status")[1]
-    (desk.folder / "jobs/torn").mkdir(parents=True)
-    (desk.folder / "jobs/torn/job.json").write_text("{")
-    code, printed = desk.of_job("status")
-    assert code == 0 and "unknown  the job's record is damaged" in printed
+def test_a_job_can_be_ended(here):
+    here.submit("long", arguments=["--epochs", "100000", "--max-steps", "100000000"])
+    wait_until((here.folder / "runs/long/run.json").exists, within_seconds=PATIENCE_SECONDS)
+    here.check("cancel", "long")
+    assert " cancelled " in here.ended("long")
+    wait_until(lambda: here.run("long").state != "running", within_seconds=PATIENCE_SECONDS)
+    assert here.run("long").state == "interrupted"
+    here.check("cancel", "long", code=2, shows="the job does not run any more")
