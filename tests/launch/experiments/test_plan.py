@@ -44,6 +44,8 @@ def test_a_grid_is_the_product_of_its_axes_round_by_round(tmp_path):
     assert [run.seed for run in plan.runs if run.cell.name == cells[0]] == [1, 2, 3]
     assert [run.repeat for run in plan.runs if run.metered] == [2] * 4
     assert plan.folder == tmp_path / "runs" / "made"
+    part = only_matching(plan, ["*-np1", "keras-mlp-np2"])
+    assert ([cell.name for cell in part.cells], len(part.runs)) == ([cells[0], cells[2], cells[3]], 9)
 
 
 def test_commands_as_one_would_type_them(tmp_path, monkeypatch):
@@ -106,12 +108,6 @@ def test_an_experiment_based_on_another(tmp_path):
     assert {cell.config.training.epochs for cell in changed.cells} == {4}
     assert {cell.config.data.dataset for cell in changed.cells} == {"synthetic"}
     assert (len(changed.cells), len(changed.runs), changed.protocol.metered) == (4, 8, [2])
-
-
-def test_a_part_of_an_experiment(tmp_path):
-    plan = only_matching(plan_of(TWO, tmp_path), ["*-np1", "keras-mlp-np2"])
-    assert [cell.name for cell in plan.cells] == ["torch-mlp-np1", "keras-mlp-np1", "keras-mlp-np2"]
-    assert len(plan.runs) == 9
 
 
 SOURCES = ("article", "notebook", "pydtnn", "report", "thesis")

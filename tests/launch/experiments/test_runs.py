@@ -224,13 +224,11 @@ def test_a_killed_rank_fails_its_run_which_the_next_start_repeats(tmp_path):
 
 @pytest.mark.ranks
 @pytest.mark.ci
-def test_budget_limit_and_needs(tmp_path):
+def test_a_run_that_takes_too_long_is_ended_and_the_budget_holds(tmp_path):
     protocol = "[experiment]\nrepeats = 2\nbudget_minutes = 0.3\nlimit_minutes = 0.1\ncool_down_seconds = 0.5\n"
-    rich = '[[cells]]\nname = "rich"\ncores = 100000\n'
-    experiment = Experiment(tmp_path, f"{protocol}{LONG}{rich}[[cells]]\n")
+    experiment = Experiment(tmp_path, f"{protocol}{LONG}[[cells]]\n")
     ended = experiment.run()
     assert ended.code == 1, ended
-    assert "left out: rich-torch-mlp-np1, needs 100000 cores, there are" in ended.stdout
     assert "torch-mlp-np1-r1: FAILED: not finished within 0.1 minutes (limit_minutes)" in ended.stdout
     assert "the budget of 0.3 minutes is spent: 1 run not started" in ended.stdout
     assert not experiment.trainers()

@@ -3,7 +3,6 @@
 What is refused before is in `tests/refusals/`, and `test_schedulers.py` has other places.
 """
 
-import functools
 import re
 import shlex
 import tomllib
@@ -14,7 +13,6 @@ from made_programs import Answer, MadePrograms
 from sites_and_jobs import ROOT, Desk, own_site
 from waiting import wait_until
 
-from common.config import parse_command_line
 from launch import __main__ as launch
 
 SHOWN = tomllib.loads(Path(__file__).with_name("dry_runs.toml").read_text())["shown"]
@@ -22,22 +20,6 @@ TRAINER = "torch_impl/train.py"
 SMALL = ["--model", "mlp", "--epochs", "1", "--max-steps", "2", "--device", "cpu"]
 DATA = ["--dataset", "synthetic:1200x28x28x1x10"]
 PATIENCE_SECONDS = 240.0
-
-
-@pytest.fixture(scope="module", autouse=True)
-def cells_are_parsed_once():
-    """Most tests plan the 30 cells of one experiment; to parse one takes 0.1 s."""
-
-    @functools.cache
-    def parsed(arguments, program):
-        return parse_command_line(arguments, program=program)
-
-    def parse(arguments, *, program):
-        return parsed(tuple(arguments), program)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("launch.experiments.plan.parse_command_line", parse)
-        yield
 
 
 @pytest.mark.parametrize("row", SHOWN, ids=[row["id"] for row in SHOWN])

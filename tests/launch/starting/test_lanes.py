@@ -51,8 +51,9 @@ def test_without_gpus_none_are_hidden_and_with_0_per_run_all():
 
 
 def test_without_at_once_a_run_has_the_whole_host(monkeypatch):
-    assert lanes_of(options()) == [WHOLE_HOST]
-    assert WHOLE_HOST.variables == {AT_ONCE: "1"} and WHOLE_HOST.cores == ()
+    assert lanes_of(options()) == [WHOLE_HOST] and WHOLE_HOST.cores == ()
+    variables = [WHOLE_HOST.variables, {}, *({AT_ONCE: text} for text in ("4", "", "many", "0"))]
+    assert [runs_at_once(of_process) for of_process in variables] == [1, 1, 4, 1, 1, 1]
     monkeypatch.delattr(os, "sched_setaffinity")
     with pytest.raises(UserError, match=r"pins no process to cores\. Received: --at-once"):
         lanes_of(options("--at-once", "2"))
@@ -75,11 +76,6 @@ def test_gpus_that_this_process_does_not_see_are_not_dealt_out(seen, visible, mo
     assert visible_gpus() == ["GPU-1", "GPU-2"]
     monkeypatch.setenv(GPUS_SEEN, seen)
     assert visible_gpus() == visible
-
-
-def test_the_number_of_runs_at_once_comes_from_the_environment():
-    assert [runs_at_once({AT_ONCE: text}) for text in ("4", "1", "", "many", "0")] == [4, 1, 1, 1, 1]
-    assert runs_at_once({}) == 1
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="two cores are needed")
