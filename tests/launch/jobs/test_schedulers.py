@@ -18,8 +18,6 @@ from common.run_folder.records import read_run
 from common.utils.timestamps import SUBMITTED_AT
 from launch.jobs.job import write_record
 
-BUCKET = {"runs_folder": "/bucket/runs", "skypilot": {"bucket": "s3://ours"}}
-
 
 @pytest.fixture
 def programs(tmp_path, monkeypatch):
@@ -29,6 +27,7 @@ def programs(tmp_path, monkeypatch):
         made.add(name)
     made.add("sbatch", Answer(out="7\n"))
     made.first_on_path(monkeypatch)
+    monkeypatch.chdir(tmp_path)
     return made
 
 
@@ -62,74 +61,39 @@ def demo(tmp_path):
     return Demo(tmp_path)
 
 
-# Submission
+TABLES = {"call": "calls.toml", "status": "statuses.toml"}
 
 
-KUBECTL = "kubectl --namespace=default"
-CLAIM = ["get", "persistentvolumeclaim", "horovod-twins", "--ignore-not-found", "--output", "name"]
+def rows(name):
+    """Return the rows of a table."""
+    return tomllib.loads(Path(__file__).with_name(TABLES[name]).read_text())[name]
 
 
-@pytest.mark.parametrize(
-    ("words", "identifier", "calls", "shown"),
-    [
-        ("--site slurm", "7", ["sbatch --parsable job.sh"], "up to 60 minutes, no hourly price"),
-        (
-            "--site aws-g4dn --gpus-per-node 1",
-            "demo-1",
-            [f"sky launch --yes --detach-run --env {SUBMITTED_AT}=NOW --cluster demo-1 JOB/task.yaml"],
-            "$0.53 for these minutes alone (1 x aws-g4dn-xlarge",
-        ),
-        (
-            "--site OURS --spot",
-            "managed job demo-1",
-            ["sky jobs launch --yes --detach-run --name demo-1 JOB/task.yaml"],
-            "spot machines cost less",
-        ),
-        (
-            "--site kubernetes --nodes 2",
-            "demo-1",
-            [
-                f"{KUBECTL} {' '.join(CLAIM)}",
-                f"{KUBECTL} create --filename JOB/volume.yaml",
-                f"{KUBECTL} create --filename JOB/mpijob.yaml",
-            ],
-            "",
-        ),
-    ],
-)
-def test_a_job_is_submitted(words, identifier, calls, shown, demo, programs):
-    words = words.replace("OURS", own_site(demo.folder, "skypilot", **BUCKET))
-    assert shown in demo.submit("--no-preflight", *words.split())
+@pytest.mark.parametrize("row", rows("call"), ids=lambda row: f"{row['command']} {row['site']}")
+def test_schedulers_are_asked_for_what_a_command_needs(row, demo, programs):
+    for program, answer in row.get("answers", {}).items():
+        programs.add(program, Answer(**answer))
+    command, site, code = row["command"], row["site"], row.get("code", 0)
+    if site == "OURS":
+        folders = {"runs_folder": "/bucket/runs", "skypilot": {"bucket": "s3://ours"}}
+        site = own_site(demo.folder, "skypilot", **folders)
+    if command == "submit":
+        printed = demo.submit("--site", site, "--no-preflight", *row.get("words", "").split(), code=code)
+    else:
+        demo.keep(site, id=row.get("id", "demo"))
+        printed = demo.check(command, "demo", code=code)
+    assert re.search(rf"(?s){row['shown']}\Z", printed), printed
     job = demo.job("Demo.1")
     given = [" ".join(call).replace(str(job), "JOB") for call in programs.calls()]
-    assert [re.sub(rf"({SUBMITTED_AT}=)[\d.]+", r"\1NOW", call) for call in given] == calls
-    assert json.loads((job / "job.json").read_text())["id"] == identifier
+    assert [re.sub(rf"({SUBMITTED_AT}=)[\d.]+", r"\1NOW", call) for call in given] == row["calls"]
+    if command != "submit":
+        return
     # Slurm writes where a script is submitted; elsewhere `workdir: .` is the project.
-    assert {call["folder"] for call in programs.records()} == {str(job if identifier == "7" else ROOT)}
-
-
-def test_a_volume_that_is_there_is_not_made_again(demo, programs):
-    programs.add("kubectl", Answer(to=CLAIM, out="persistentvolumeclaim/horovod-twins\n"))
-    demo.submit("--site", "kubernetes")
-    assert [words[2] for words in programs.calls()] == ["get", "create"]
-
-
-EXISTS = 'Error from server (AlreadyExists): mpijobs.kubeflow.org "demo-1" already exists'
-
-
-@pytest.mark.parametrize(
-    ("site", "program", "answer", "line"),
-    [
-        ("slurm", "sbatch", Answer(err="sbatch: error: no\n", code=1), "Slurm refuses the job: sbatch: error: no. "),
-        ("aws-g4dn", "sky", Answer(code=1), "sky launch failed. Received: exit code 1.* with: sky down demo-1$"),
-        ("kubernetes", "kubectl", Answer(to=["create"], err=f"warning\n{EXISTS}\n", code=1),
-         rf"kubectl create failed. Received: {re.escape(EXISTS)}. See `kubectl"),
-    ],
-)  # fmt: skip
-def test_a_refusal_is_one_line_with_the_remedy(site, program, answer, line, demo, programs):
-    programs.add(program, answer)
-    assert re.search(line, demo.submit("--site", site, "--no-preflight", code=2).splitlines()[-1])
-    assert list((demo.folder / "jobs").iterdir()) == []  # so that the same command can be given again
+    assert {call["folder"] for call in programs.records()} == {str(job if site == "slurm" else ROOT)}
+    if code:
+        assert list((demo.folder / "jobs").iterdir()) == []  # so that the same command can be given again
+    else:
+        assert json.loads((job / "job.json").read_text())["id"] == row["id"]
 
 
 @pytest.mark.parametrize(
@@ -148,10 +112,7 @@ def test_a_missing_program_is_one_line(site, line, demo, monkeypatch):
     demo.check("logs", "demo", code=2, shows=line if site != "slurm" else "has not printed anything yet")
 
 
-STATUSES = tomllib.loads(Path(__file__).with_name("statuses.toml").read_text())["status"]
-
-
-@pytest.mark.parametrize("row", STATUSES, ids=[f"{row['site']}: {row['shown']}" for row in STATUSES])
+@pytest.mark.parametrize("row", rows("status"), ids=lambda row: f"{row['site']}: {row['shown']}")
 def test_the_status_is_what_the_scheduler_answers(row, demo, programs):
     for program in row.keys() & {"squeue", "sacct", "sky", "kubectl"}:
         programs.add(program, Answer(**row[program]))
@@ -160,27 +121,6 @@ def test_the_status_is_what_the_scheduler_answers(row, demo, programs):
     for task, code in codes.items():
         (demo.job("demo") / f"exit-code{task}").write_text(f"{code}\n")
     assert re.fullmatch(row["shown"], demo.status())
-
-
-# Logs, the end, run folders
-
-
-@pytest.mark.parametrize(
-    ("site", "identifier", "logs", "cancel"),
-    [
-        ("aws-g4dn", "demo", "sky logs demo --no-follow --tail 0", "sky cancel --yes --all demo"),
-        ("aws-g4dn", "managed job demo", "sky jobs logs --name demo --no-follow --tail 0",
-         "sky jobs cancel --yes --name demo"),
-        ("kubernetes", "demo", f"{KUBECTL} logs --selector "
-         "training.kubeflow.org/job-name=demo,training.kubeflow.org/job-role=launcher --tail -1",
-         f"{KUBECTL} delete mpijob demo --wait=false"),
-    ],
-)  # fmt: skip
-def test_logs_and_cancel(site, identifier, logs, cancel, demo, programs):
-    demo.keep(site, id=identifier)
-    demo.check("logs", "demo")
-    demo.check("cancel", "demo")
-    assert [" ".join(words) for words in programs.calls()] == [logs, cancel]
 
 
 @pytest.mark.parametrize(
@@ -200,21 +140,12 @@ def test_run_folders_are_fetched_through_a_pod_that_sees_the_volume(phase, verbs
 
 
 def test_run_folders_are_fetched_from_the_first_machine(demo, programs):
-    clusters = [Answer(out=json.dumps([{"name": "demo", "status": state}])) for state in ("STOPPED", "UP")]
     demo.keep("aws-g4dn", runs=["runs/demo"])
-    programs.add("sky", clusters[0])
-    remedy = "the machines are not up. Received: demo. Start them with: sky start demo"
-    demo.check("fetch", "demo", code=2, shows=remedy)
-    programs.add("sky", clusters[1])
+    programs.add("sky", Answer(out='[{"name": "demo", "status": "UP"}]'))
     home = demo.folder / "home"  # where ssh begins
     programs.add("ssh", Answer(to=["demo"], then=f'shift; cd "{home}" && HOME="{home}" exec sh -c "$*"'))
     make_run(home / "sky_workdir" / "runs" / "demo")
     assert demo.fetch() == "finished"
-
-
-def test_run_folders_of_a_managed_job_are_in_its_bucket(demo, programs):
-    demo.keep(own_site(demo.folder, "skypilot", **BUCKET), id="managed job demo", runs=["/bucket/runs/demo"])
-    demo.check("fetch", "demo", code=2, shows="aws s3 sync s3://ours/runs runs")
 
 
 # The preflight on a login node of Slurm
