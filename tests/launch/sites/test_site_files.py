@@ -12,7 +12,7 @@ from common.sites.table import read_sites
 from launch import __main__ as launch
 from launch.sites.options import SlurmOptions
 from launch.sites.site_files import SITE_FILES, read_launch_site, shipped_sites
-from launch.starting.launchers import Slots, assign_ranks, launcher_at, parse_hosts, read_host_file
+from launch.starting.launchers import Slots, assign_ranks, launcher_at, parse_hosts
 
 
 def test_every_shipped_site_and_every_machine_is_listed(capsys):
@@ -175,12 +175,6 @@ def test_ranks_fill_hosts_or_spread_over_them(np, spread, placed):
     hosts = parse_hosts("a:2, b:3,c")
     assert hosts == [Slots("a", 2), Slots("b", 3), Slots("c", 1)]
     assert ",".join(map(str, assign_ranks(hosts, np=np, spread=spread))) == placed
-
-
-def test_a_host_file(tmp_path):
-    file = tmp_path / "hosts"
-    file.write_text("# two nodes\nnode1   slots=4\n\nnode2:2 # the small one\nnode3\n")
-    assert read_host_file(file) == [Slots("node1", 4), Slots("node2", 2), Slots("node3", 1)]
 
 
 def test_as_many_ranks_fit_as_there_are_slots_or_tasks_of_slurm(monkeypatch):

@@ -8,8 +8,7 @@ from two_hosts import INTERFACE, SSH_PORT, several_hosts
 from waiting import wait_until
 
 from common.run_folder.records import read_run
-from launch.sites.site_files import read_launch_site
-from launch.starting.launchers import Launcher, Slots
+from launch.__main__ import main
 
 SMALL = ["--device", "cpu", "--threads", "1", "--dataset", "synthetic:1200x28x28x1x10", "--model", "mlp"]
 SHORT = [*SMALL, "--epochs", "1", "--max-steps", "4"]
@@ -130,16 +129,6 @@ def test_an_unreachable_host_is_reported_in_one_line(hosts, tmp_path, changed, n
 
 
 @pytest.mark.cluster
-def test_hosts_of_a_host_file_are_taken(hosts, tmp_path):
-    site = write_site(tmp_path, options_of(hosts, names=[]))
-    file = tmp_path / "hosts"
-    file.write_text("# of the lab\na slots=2\n\nb slots=4  # the new one\n")
-    train = ["train", "--site", site, "--hosts", str(file), "--np", "5", "--dry-run", "--", *SHORT]
-    done = hosts.run("a", [*LAUNCH, *train])
-    assert "horovodrun -np 5 -H a:2,b:3 --disable-cache -p 2222 " in done.stdout, done.stderr
-
-
-@pytest.mark.cluster
 def test_commands_run_on_all_hosts_and_end_there_at_the_limit(hosts):
     code = f"""
 from launch.starting.parallel import run_for_hosts
@@ -163,22 +152,15 @@ for outcome in run(["sleep", "86399"], limit_seconds=1):
     )
 
 
-@pytest.mark.cluster
-def test_a_folder_that_horovodrun_cannot_enter_on_other_hosts_is_refused(hosts, tmp_path):
-    site = write_site(tmp_path, options_of(hosts))
-    folder = tmp_path / "with blank"
-    folder.mkdir()
-    train = [*LAUNCH, "train", "--site", site, "--np", "2", "--", *SHORT]
-    done = hosts.run("a", ["sh", "-c", 'cd "$0" && exec "$@"', str(folder), *train])
-    assert done.returncode == 2
-    assert "error: horovodrun does not find this folder on other hosts." in done.stderr
-
-
-def test_launcher_arguments_for_hosts(tmp_path):
-    hosts = {"names": ["a:2", "b:2"], "ssh_port": 2222, "identity_file": "/home/me/key", "mpi_folder": "/opt/mpi"}
-    start = Launcher(site=read_launch_site(write_site(tmp_path, hosts)), hosts=[Slots("a", 2), Slots("b", 2)])
-    reached = ["-H", "a:2,b:1", "--disable-cache", "-p", "2222", "-i", "/home/me/key"]
-    interface = ["--network-interfaces", INTERFACE]
-    prefix = ["--mpi-args=--prefix /opt/mpi"]
-    assert start.words(np=3) == ["horovodrun", "-np", "3", *reached, *prefix, *interface, "--mpi"]
-    assert start.words(np=3, controller="gloo") == ["horovodrun", "-np", "3", *reached, *interface, "--gloo"]
+def test_the_command_names_hosts_and_how_they_are_reached(tmp_path, capsys):
+    options = {"names": ["a:2", "b:2"], "ssh_port": 2222, "identity_file": "/home/me/key", "mpi_folder": "/opt/mpi"}
+    site, file = write_site(tmp_path, options), tmp_path / "hosts"
+    file.write_text("# two nodes\nnode1   slots=2\n\nnode2:1 # the small one\nnode3\n")
+    reached, interface = "--disable-cache -p 2222 -i /home/me/key", f"--network-interfaces {INTERFACE}"
+    for words, command in [
+        ([], f"-H a:2,b:1 {reached} '--mpi-args=--prefix /opt/mpi' {interface} --mpi "),
+        (["--controller", "gloo"], f"-H a:2,b:1 {reached} {interface} --gloo "),
+        (["--hosts", str(file), "--controller", "gloo"], f"-H node1:2,node2:1 {reached} {interface} --gloo "),
+    ]:
+        assert main(["train", "--site", site, "--np", "3", *words, "--dry-run", "--", *SHORT]) == 0
+        assert capsys.readouterr().out.startswith(f"horovodrun -np 3 {command}")

@@ -96,6 +96,13 @@ def test_a_missing_program_is_one_line_with_the_remedy(program, words, line, sta
     assert line in capsys.readouterr().err
 
 
+def test_a_folder_that_horovodrun_cannot_enter_on_other_hosts_is_refused(starts, tmp_path, monkeypatch, capsys):
+    (tmp_path / "with blank").mkdir()
+    monkeypatch.chdir(tmp_path / "with blank")
+    assert main(["train", "--np", "2", "--hosts", "node1:1,node2:1", "--", *SMALL]) == 2
+    assert "error: horovodrun does not find this folder on other hosts." in capsys.readouterr().err
+
+
 def test_help_of_the_trainer_starts_nothing(starts, capsys):
     with pytest.raises(SystemExit) as stop:
         main(["train", "--", "--help"])
