@@ -7,6 +7,7 @@ import time
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 
 import pytest
 from processes import environment
@@ -22,7 +23,7 @@ pytestmark = pytest.mark.cluster
 HELD_AFTER = 3  # epochs
 SMALL = ["--device", "cpu", "--threads", "1", "--dataset", "synthetic:600x28x28x1x10", "--batch-size", "50",
          "--epochs", "5"]  # fmt: skip
-TRAINERS = {"torch": "torch_impl/train.py", "keras": "keras_impl/train.py"}
+FRAMEWORKS = ("torch", "keras")
 
 
 def site_of(folder, **changes):
@@ -96,6 +97,10 @@ class ClusterDesk(Desk):
         assert self.job(name).exists() == (code == 0)
         return None if code else str(json.loads((self.job(name) / "job.json").read_text())["id"])
 
+    def train(self, name, framework, *words, settings=(), **options):
+        """Submit a trainer."""
+        return self.submit(name, *words, "--", f"{framework}_impl/train.py", *SMALL, *settings, **options)
+
     def weights(self, name):
         """Return the final weights of a run."""
         return (self.folder / "runs" / name / "weights.safetensors").read_bytes()
@@ -139,30 +144,22 @@ def done(desk):
     Runs of both trainers are stopped in the middle and then hit by the time limit, in which others are done: PyTorch
     by mpirun, twice, Keras by horovodrun, both with a rank that is killed, an experiment, and a run that fails.
     """
-    held = {f"held-{name}": desk.submit(f"held-{name}", "--nodes", "2", "--", program, *SMALL)
-            for name, program in TRAINERS.items()}  # fmt: skip
+    two = ("--nodes", "2")
+    held = {f"held-{name}": desk.train(f"held-{name}", name, *two) for name in FRAMEWORKS}
     for name, job in held.items():
         epochs = desk.folder / "runs" / name / "epochs.jsonl"
-        desk.wait_until(
-            lambda file=epochs: file.exists() and file.read_text().count("\n") == HELD_AFTER, job=job, name=name
-        )
+        desk.wait_until(partial(_has_lines, epochs), job=job, name=name)
         _shorten(desk.slurm, job)
-    two = ("--nodes", "2", "--repeats", "2", "--", TRAINERS["torch"])
     whole = {
-        "torch": desk.submit("torch", *two, *SMALL, launcher="mpirun"),
-        "keras": desk.submit(
-            "keras", "--ranks-per-node", "2", "--", TRAINERS["keras"], *SMALL, launcher="horovodrun", controller="gloo"
-        ),
+        "torch": desk.train("torch", "torch", *two, "--repeats", "2", launcher="mpirun"),
+        "keras": desk.train("keras", "keras", "--ranks-per-node", "2", launcher="horovodrun", controller="gloo"),
+        **{f"struck-{name}": desk.train(f"struck-{name}", name, *two, "--restarts", "1") for name in FRAMEWORKS},
     }
-    whole |= {
-        f"struck-{name}": desk.submit(f"struck-{name}", "--nodes", "2", "--restarts", "1", "--", program, *SMALL)
-        for name, program in TRAINERS.items()
-    }
-    failing = ["--dataset", "images:/nowhere/$(whoami) 'at' all"]
-    failing_job = desk.submit("failing", "--nodes", "2", "--", TRAINERS["torch"], *SMALL, *failing)
+    images = ["--dataset", "images:/nowhere/$(whoami) 'at' all"]
+    failing = desk.train("failing", "torch", *two, settings=images)
     file = desk.folder / "tiny.toml"
     file.write_text(TINY + PIPELINE)
-    whole["trial"] = desk.submit("trial", "--nodes", "2", "--", "experiment", str(file), preflight=())
+    whole["trial"] = desk.submit("trial", *two, "--", "experiment", str(file), preflight=())
     shared = desk.folder / "shared.toml"
     shared.write_text(SHARED)
     whole["shared"] = desk.submit("shared", "--", "experiment", str(shared), "--at-once", "2")
@@ -172,7 +169,11 @@ def done(desk):
     for name, job in (held | whole).items():
         for task in [f"{job}_1", f"{job}_2"] if name in ("torch", "shared") else [job]:
             desk.slurm.wait_for(task, "COMPLETED")
-    return {**held, **whole, "failing": failing_job}
+    return {**held, **whole, "failing": failing}
+
+
+def _has_lines(file):
+    return file.exists() and file.read_text().count("\n") == HELD_AFTER
 
 
 def _shorten(slurm, job):
@@ -277,13 +278,12 @@ def test_runs_by_srun_over_mpi_are_compared_with_runs_by_ssh_over_gloo(desk, don
 
 
 def test_what_a_login_node_can_see_is_reported_before_the_job_waits(desk):
-    words = ["--", TRAINERS["torch"], *SMALL, "--dataset", "images:/nowhere"]
     line = "error: the job would fail, as this login node shows: data: "
-    desk.submit("absent", *words, preflight=(), code=2, shows=line)
+    desk.train("absent", "torch", settings=["--dataset", "images:/nowhere"], preflight=(), code=2, shows=line)
 
 
 def test_a_job_can_be_ended(desk):
-    job = desk.submit("held-ended", "--nodes", "2", "--", TRAINERS["torch"], *SMALL)
+    job = desk.train("held-ended", "torch", "--nodes", "2")
     desk.slurm.wait_for(job, "RUNNING")
     desk.check("status", "held-ended", shows=" running ")
     desk.check("cancel", "held-ended")
@@ -294,7 +294,7 @@ def test_a_job_can_be_ended(desk):
 
 def test_a_refusal_by_slurm_is_one_line_and_leaves_no_job(desk):
     line = "error: Slurm refuses the job: sbatch: error: "
-    desk.submit("huge", "--nodes", "99", "--", TRAINERS["torch"], *SMALL, code=2, shows=line)
+    desk.train("huge", "torch", "--nodes", "99", code=2, shows=line)
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="two cores are needed")
@@ -308,7 +308,7 @@ def test_ranks_that_are_bound_to_cores_of_their_own_keep_them_all(tmp_path):
         first, second = (set(line.split()) for line in slurm.command(*bound).splitlines())
         assert first and second and first.isdisjoint(second)
         free = [word for word in SMALL if word not in ("--threads", "1")]
-        job = desk.submit("bound", "--ranks-per-node", "2", "--", TRAINERS["torch"], *free)
+        job = desk.submit("bound", "--ranks-per-node", "2", "--", "torch_impl/train.py", *free)
         slurm.wait_for(job, "COMPLETED")
         world = desk.run("bound").record.world
     assert (world.size, world.local_size, world.threads_per_rank, world.cores) == (2, 2, 1, 2)
