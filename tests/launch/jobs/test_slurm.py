@@ -225,7 +225,7 @@ def test_an_array_runs_each_repeat_with_a_seed_of_its_own(desk, done):
 
 def test_a_failing_job_is_reported_as_failed(desk, done):
     assert desk.slurm.wait_for(done["failing"], "FAILED")["ExitCode"] == "2:0", desk.log("failing")
-    assert " failed  exit code 2 " in desk.check("status", "failing", code=1)
+    assert " failed " in desk.check("status", "failing", code=1, shows="exit code 2")
     desk.check("logs", "failing", shows="torch_impl/train.py: error: ")
 
 
