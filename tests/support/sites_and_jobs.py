@@ -1,10 +1,10 @@
 """Sites of one's own, jobs for them, and their submission, as tests need them."""
 
 import json
-from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass, replace
-from io import StringIO
 from pathlib import Path
+
+from processes import call
 
 from common.run_folder.records import now, read_run
 from launch import __main__ as launch
@@ -79,18 +79,9 @@ class Desk:
 
     folder: Path
 
-    def give(self, command, *words):
-        """Give a command about jobs; return its exit code and what it printed."""
-        printed = StringIO()
-        with redirect_stdout(printed), redirect_stderr(printed):
-            code = launch.main([command, "--jobs-folder", str(self.folder / "jobs"), *words])
-        return code, printed.getvalue()
-
-    def check(self, command, *words, code=0, shows=""):
-        """Give a command and check its exit code, and that it prints these words; return all that it printed."""
-        ended, printed = self.give(command, *words)
-        assert ended == code and shows in printed, (ended, printed)
-        return printed
+    def check(self, command, *words, **expected):
+        """Give a command about jobs, see `call`; return what it printed."""
+        return call(launch.main, command, "--jobs-folder", str(self.folder / "jobs"), *words, **expected)
 
     def job(self, name):
         """Return the folder of a job."""

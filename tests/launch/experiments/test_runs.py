@@ -5,14 +5,12 @@ import os
 import re
 import signal
 import sys
-from contextlib import redirect_stderr, redirect_stdout
-from io import StringIO
 from pathlib import Path
 
 import psutil
 import pytest
 import waiting
-from processes import Finished, finish, start_command, wait_until
+from processes import call, finish, start_command, wait_until
 
 from common.run_folder.records import read_run
 from launch import __main__ as launch
@@ -49,11 +47,10 @@ class Experiment:
     def run(self, *more):
         return finish(self.start("run", *more), within_seconds=240)
 
-    def call(self, command, *more):
-        """Give a command that starts no trainer in this process."""
-        with contextlib.chdir(self.folder), redirect_stdout(StringIO()) as out, redirect_stderr(StringIO()) as err:
-            code = launch.main(["experiment", command, "made.toml", *more])
-        return Finished(code, out.getvalue(), err.getvalue())
+    def run_here(self, *more, **expected):
+        """Run it in this process, where it starts no trainer; see `call`."""
+        with contextlib.chdir(self.folder):
+            return call(launch.main, "experiment", "run", "made.toml", *more, **expected)
 
     def status(self):
         """Give that command, whose table is of another program."""
@@ -122,13 +119,11 @@ def test_missing_runs_are_made_and_a_failed_cell_does_not_end_it(tmp_path):
     assert len(experiment.finished()) == 2
     assert files_of(experiment.runs / "torch-mlp-np1-r1") == before
     assert (experiment.runs / "set-aside/bad-torch-mlp-np1-r1-1/output.log").exists()  # nothing is lost
-    third = experiment.call("run")
-    assert (third.code, third.stdout) == (0, "nothing is left to do: 2 runs\n")
+    assert experiment.run_here() == "nothing is left to do: 2 runs\n"
 
     experiment.change("max_steps = 2", "max_steps = 3")
-    changed = experiment.call("run")
-    assert changed.code == 2
-    assert "was run with max_steps 2. Received: 3 in made.toml. Give the changed experiment another" in changed.stderr
+    changed = "was run with max_steps 2. Received: 3 in made.toml. Give the changed experiment another"
+    experiment.run_here(code=2, shows=changed)
 
 
 @pytest.mark.ranks
@@ -181,7 +176,7 @@ def test_two_runs_at_once_have_a_core_each_and_are_resumed(tmp_path):
         record = read_run(folder).record
         assert (record.world.at_once, record.world.cores) == (2, len(os.sched_getaffinity(0)) // 2)
     assert (experiment.runs / f"set-aside/{names[0]}-1").is_dir()  # nothing is lost
-    assert experiment.call("run", "--at-once", "2").stdout == "nothing is left to do: 3 runs\n"
+    assert experiment.run_here("--at-once", "2") == "nothing is left to do: 3 runs\n"
 
 
 @pytest.mark.ranks
@@ -192,9 +187,7 @@ def test_a_killed_rank_fails_its_run_which_the_next_start_repeats(tmp_path):
     process = experiment.start("run")
     first = experiment.runs / "torch-mlp-np1-r1"
     wait_until(lambda: epochs_of(first) > 0, process=process)
-    second = experiment.call("run")
-    assert second.code == 2
-    assert "this experiment is already being run. Received: runs/made" in second.stderr
+    experiment.run_here(code=2, shows="this experiment is already being run. Received: runs/made")
     assert re.search(r"^torch-mlp-np1 +0/1 +1 running", experiment.status().stdout, re.M)
     for trainer in experiment.trainers():
         trainer.kill()
@@ -205,8 +198,7 @@ def test_a_killed_rank_fails_its_run_which_the_next_start_repeats(tmp_path):
     broken = files_of(first)
 
     experiment.change("[[cells]]\n[[", "[[cells]]\nmax_steps = 2\n[[")
-    refused = experiment.call("run")
-    assert refused.code == 2  # other settings: neither mixed with what is there, nor put in its place
+    experiment.run_here(code=2)  # other settings: neither mixed with what is there, nor put in its place
     assert files_of(first) == broken
     experiment.change("[[cells]]\nmax_steps = 2\n[[", "[[cells]]\n[[")
     process = experiment.start("run")
@@ -236,10 +228,8 @@ def test_a_run_that_takes_too_long_is_ended_and_the_budget_holds(tmp_path):
 
 def test_a_failed_preparation_ends_it(tmp_path):
     needing = f'{PREPARE}{SHORT}data_folder = "{{folder}}/drawn"\n[[cells]]\n'
-    ended = Experiment(tmp_path, needing).call("run")
-    assert ended.code == 2
     words = "preparing the experiment failed. Received: exit code 2 of python -m common datasets verify mars"
-    assert words in ended.stderr
+    Experiment(tmp_path, needing).run_here(code=2, shows=words)
 
 
 def test_processes_of_other_runs_do_not_count_as_left_over(tmp_path, monkeypatch):

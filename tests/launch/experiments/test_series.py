@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 from builders import make_environment, make_record, make_status, make_world
 from made_trials import made_run
-from processes import ROOT
+from processes import ROOT, call
 
 from common.run_folder.records import RunWriter
 from launch import __main__ as launch
@@ -60,19 +60,18 @@ def events(monkeypatch):
     return happened
 
 
-def experiment(*words, text):
-    """Run the experiment; return the exit code."""
+def experiment(text, *words, **expected):
+    """Run an experiment; see `call`."""
     Path("made.toml").write_text(text)
-    return launch.main(["experiment", "run", "made.toml", *words])
+    return call(launch.main, "experiment", "run", "made.toml", *words, **expected)
 
 
-def test_runs_are_made_side_by_side_and_metered_ones_alone_after_them(events, capsys):
-    assert experiment("--at-once", "2", text=REPEATS + SETTINGS + CELLS) == 1
+def test_runs_are_made_side_by_side_and_metered_ones_alone_after_them(events):
+    shown = experiment(REPEATS + SETTINGS + CELLS, "--at-once", "2", code=1)
     assert events == [
         f"{A} in 1 of 2", f"{B} in 2 of 2", f"{A} ends", f"{C} in 1 of 2", f"{C} ends", f"{B} ends",
         *(event for name in METERED for event in (f"{name} in 1 of 1", f"{name} ends")),
     ]  # fmt: skip
-    shown = capsys.readouterr().out
     assert f"1/6 {A}: " in shown and f"2/6 {C}: FAILED: of the test; about " in shown
     assert re.search(rf"^6/6 {METERED[2]}: .*; about 0\.0 s left", shown, re.MULTILINE)
     assert "1 run failed; the same command runs what is missing once more" in shown
@@ -80,25 +79,25 @@ def test_runs_are_made_side_by_side_and_metered_ones_alone_after_them(events, ca
 
 def test_in_one_lane_runs_follow_each_other_in_the_order_of_the_plan(events):
     two = CELLS.partition('[[cells]]\nname = "c"')[0]
-    assert experiment(text=REPEATS + SETTINGS + two) == 0
+    experiment(REPEATS + SETTINGS + two)
     assert [event.split()[0] for event in events[::2]] == [A, B, METERED[0], METERED[1]]
 
 
 def test_a_task_of_an_array_makes_its_part_and_notes_what_it_has_finished(folder, events):
     three = SETTINGS + CELLS
-    assert experiment("--at-once", "3", "--part", "3", text=three) == 1
+    experiment(three, "--at-once", "3", "--part", "3", code=1)
     assert events == [f"{C} in 3 of 3", f"{C} ends"] and not (folder / "runs/made/.part-3").exists()
-    assert experiment("--at-once", "2", "--part", "2", text=three) == 0
+    experiment(three, "--at-once", "2", "--part", "2")
     assert events[2:] == [f"{B} in 2 of 2", f"{B} ends"] and (folder / "runs/made/.part-2").exists()
 
 
 @pytest.mark.parametrize("words", [[], ["--at-once", "2"]])
-def test_a_spent_budget_starts_nothing_more(words, events, capsys, monkeypatch):
+def test_a_spent_budget_starts_nothing_more(words, events, monkeypatch):
     """Here a run takes 50 s."""
     monkeypatch.setattr(series, "time", SimpleNamespace(monotonic=lambda: 25.0 * len(events)))
-    assert experiment(*words, text=f"{REPEATS}budget_minutes = 1.3\n{SETTINGS}{CELLS}") == 1
+    shown = experiment(f"{REPEATS}budget_minutes = 1.3\n{SETTINGS}{CELLS}", *words, code=1)
     assert [event.split()[0] for event in events if " in " in event] == [A, B]
-    assert capsys.readouterr().out.count("the budget of 1.3 minutes is spent: 4 runs not started") == 1
+    assert shown.count("the budget of 1.3 minutes is spent: 4 runs not started") == 1
 
 
 def write_finished(text, **changes):
@@ -109,13 +108,13 @@ def write_finished(text, **changes):
     RunWriter.create(plan.folder / plan.runs[0].name, record).end("finished")
 
 
-def test_runs_that_were_made_otherwise_are_pointed_out(events, capsys):
-    text = SETTINGS + CELLS
-    write_finished(text, world=make_world("cpu", controller="none", at_once=4))
-    experiment("--at-once", "2", text=text)
-    assert "note: 1 of 3 runs was not made 2 at once: times do not" in capsys.readouterr().out
-    experiment("--at-once", "4", text=text)
-    assert "note" not in capsys.readouterr().out
+@pytest.mark.parametrize(
+    ("at_once", "notes"), [("2", ["note: 1 of 3 runs was not made 2 at once: times do not"]), ("4", [])]
+)
+def test_runs_that_were_made_otherwise_are_pointed_out(at_once, notes, events):
+    write_finished(SETTINGS + CELLS, world=make_world("cpu", controller="none", at_once=4))
+    shown = experiment(SETTINGS + CELLS, "--at-once", at_once, code=1)
+    assert re.findall(r"note: .* times do not", shown) == notes
 
 
 OVER_GLOO = 'launcher = "horovodrun"\nnp = 2\ncontroller = "gloo"'
@@ -136,36 +135,30 @@ def cycle_time(value):
         (OVER_GLOO, {"world": make_world("cpu", "cpu")}, "controller mpi. Received: gloo"),
     ],
 )
-def test_a_run_of_other_settings_does_not_count(cell, recorded, refused, capsys):
+def test_a_run_of_other_settings_does_not_count(cell, recorded, refused):
     text = f"{SETTINGS}[[cells]]\n{cell}\n"
     write_finished(text, **recorded)
-    assert experiment("--dry-run", text=text) == (2 if refused else 0)
-    shown = capsys.readouterr()
     if refused:
-        assert f"was run with {refused} in made.toml" in shown.err
+        experiment(text, "--dry-run", code=2, shows=f"was run with {refused} in made.toml")
     else:
-        assert "nothing is left to do: 1 run" in shown.out
+        experiment(text, "--dry-run", shows="nothing is left to do: 1 run")
 
 
-def test_a_run_of_another_site_is_not_used(capfd):
+def test_a_run_of_another_site_is_not_used():
     text = f"{SETTINGS}[[cells]]\n"
     write_finished(text, site="cte-power")
-    assert experiment(text=text) == 2
-    assert "was run at another site, cte-power. Received: local. Give the runs" in capfd.readouterr().err
-    assert experiment("--site", "cte-power", "--dry-run", text=text) == 0
-    assert "nothing is left to do: 1 run" in capfd.readouterr().out
+    experiment(text, code=2, shows="was run at another site, cte-power. Received: local. Give the runs")
+    experiment(text, "--site", "cte-power", "--dry-run", shows="nothing is left to do: 1 run")
     assert launch.main(["experiment", "status", "made.toml"]) == 0
-    assert experiment("--hosts", "a:1", "--dry-run", text=text) == 2
-    assert "was run at another site, cte-power. Received: hosts" in capfd.readouterr().err
-    assert experiment("--runs-folder", "elsewhere", "--hosts", "a:1", "--dry-run", text=text) == 0
-    assert "1 run of 1 to do on hosts" in capfd.readouterr().out
+    on_hosts = ["--hosts", "a:1", "--dry-run"]
+    experiment(text, *on_hosts, code=2, shows="was run at another site, cte-power. Received: hosts")
+    experiment(text, *on_hosts, "--runs-folder", "elsewhere", shows="1 run of 1 to do on hosts")
 
 
-def test_a_dry_run_shows_commands_and_estimate_and_does_nothing(folder, capsys):
+def test_a_dry_run_shows_commands_and_estimate_and_does_nothing(folder):
     prepare = '[[prepare]]\ncommand = ["images", "draw", "{folder}/drawn"]\nmakes = "{folder}/drawn"\n'
     text = f'{prepare}{SETTINGS}[[cells]]\n[[cells]]\nname = "gpu"\ngpus = 64\n'
-    assert experiment("--dry-run", "--site", "aws-p3-2xlarge", text=text) == 0
-    lines = capsys.readouterr().out.splitlines()
+    lines = experiment(text, "--dry-run", "--site", "aws-p3-2xlarge").splitlines()
     program = os.path.relpath(ROOT / "torch_impl/train.py")
     assert lines[0] == "python -m common images draw runs/made/drawn"
     assert lines[1].startswith(f"python {program} --model mlp --dataset synthetic:600x8x8x1x3 ")
@@ -175,20 +168,17 @@ def test_a_dry_run_shows_commands_and_estimate_and_does_nothing(folder, capsys):
         r"2 runs of 2 to do on aws-p3-2xlarge: about 24\.0 s \(roughly, within a factor of 3\); .*; \$0\.\d\d",
         lines[-1],
     )
-    assert experiment("--dry-run", text=text) == 0
-    assert "left out: gpu-torch-mlp-np1, needs 64 GPUs, there are 0" in capsys.readouterr().out.splitlines()
+    experiment(text, "--dry-run", shows="left out: gpu-torch-mlp-np1, needs 64 GPUs, there are 0\n")
     assert [path.name for path in folder.iterdir()] == ["made.toml"]
 
 
-def test_what_needs_more_than_there_is_is_left_out(capsys):
+def test_what_needs_more_than_there_is_is_left_out():
     cores = f"{SETTINGS}[[cells]]\ncores = 2\n"
-    assert experiment("--dry-run", "--at-once", "2", text=cores) == 0
-    assert "left out" not in capsys.readouterr().out
-    assert experiment("--dry-run", "--at-once", "2", "--cores-per-run", "1", text=cores) == 0
-    assert "left out: torch-mlp-np1, needs 2 cores, there are 1" in capsys.readouterr().out
+    at_once = ["--dry-run", "--at-once", "2"]
+    assert "left out" not in experiment(cores, *at_once)
+    experiment(cores, *at_once, "--cores-per-run", "1", shows="left out: torch-mlp-np1, needs 2 cores, there are 1")
     slots = SETTINGS.replace('launcher = "python"', "np = [2, 3]") + "[[cells]]\n"
-    assert experiment("--hosts", "a:1,b:1", "--dry-run", text=slots) == 0
-    shown = capsys.readouterr().out
+    shown = experiment(slots, "--hosts", "a:1,b:1", "--dry-run")
     assert "horovodrun -np 2 -H a:1,b:1" in shown and "--site hosts" in shown
     assert "left out: torch-mlp-np3, needs 3 slots, there are 2" in shown
 
@@ -199,23 +189,22 @@ def seconds(line):
     return 60 * int(about[1] or 0) + float(about[2])
 
 
-def test_runs_that_are_made_at_once_share_the_estimated_time_but_for_metered_ones(capsys):
+def test_runs_that_are_made_at_once_share_the_estimated_time_but_for_metered_ones():
     estimates = []
     for metered in ("metered = [1, 2, 3]\n", ""):
         text = f"[experiment]\nrepeats = 6\n{metered}{SETTINGS}[[cells]]\n"
         for words, how in (([], ""), (["--at-once", "3"], ", 3 at once")):
-            assert experiment("--dry-run", *words, text=text) == 0
-            estimates.append(capsys.readouterr().out.splitlines()[-1])
+            estimates.append(experiment(text, "--dry-run", *words).splitlines()[-1])
             assert estimates[-1].startswith(f"6 runs of 6 to do on local{how}: ")
     some_metered, some_metered_at_once, alone, at_once = map(seconds, estimates)
     assert at_once == pytest.approx(alone / 3, rel=0.02)
     assert some_metered - some_metered_at_once == pytest.approx((alone - at_once) / 2, rel=0.05)
 
 
-def test_the_parts_of_an_experiment_are_all_of_its_runs(capsys):
+def test_the_parts_of_an_experiment_are_all_of_its_runs():
     text = f"[experiment]\nrepeats = 6\n{SETTINGS}[[cells]]\n"
     repeats = []
     for part in "1234":
-        assert experiment("--dry-run", "--at-once", "4", "--part", part, text=text) == 0
-        repeats.append(re.findall(r"--name torch-mlp-np1-r(\d)$", capsys.readouterr().out, re.MULTILINE))
+        shown = experiment(text, "--dry-run", "--at-once", "4", "--part", part)
+        repeats.append(re.findall(r"--name torch-mlp-np1-r(\d)$", shown, re.MULTILINE))
     assert repeats == [["1", "5"], ["2", "6"], ["3"], ["4"]]

@@ -47,7 +47,7 @@ class Demo(Desk):
 
     def status(self):
         """Return what is shown of the job behind its id: state and reason."""
-        row = " ".join(self.give("status", "demo")[1].splitlines()[-1].split())
+        row = " ".join(self.check("status", "demo", code=None).splitlines()[-1].split())
         return re.sub(r"^demo \S+ (managed job )?\S+ | [\d.]+ s ago.*$", "", row)
 
     def fetch(self):

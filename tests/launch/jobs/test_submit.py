@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from made_programs import Answer, MadePrograms
+from processes import call
 from sites_and_jobs import ROOT, Desk, own_site
 from waiting import wait_until
 
@@ -76,7 +77,7 @@ class Here(Desk):
         """Wait for the end of a job; return the line of its status."""
 
         def status():
-            return self.give("status", name)[1].splitlines()[-1]
+            return self.check("status", name, code=None).splitlines()[-1]
 
         wait_until(lambda: " running " not in status(), within_seconds=PATIENCE_SECONDS, shown=status)
         return status()
@@ -88,7 +89,7 @@ def here(tmp_path):
     here = Here(tmp_path)
     yield here
     for job in (tmp_path / "jobs").glob("*/job.json"):
-        here.give("cancel", job.parent.name)
+        here.check("cancel", job.parent.name, code=None)
 
 
 @pytest.mark.ranks
@@ -96,7 +97,7 @@ def here(tmp_path):
 def test_a_job_of_two_repeats_runs_here_to_its_end(here):
     words = ["--ranks-per-node", "2", "--repeats", "2"]
     here.submit("pair", *words, arguments=["--seed", "5"])
-    assert " finished " in here.ended("pair"), here.give("logs", "pair")
+    assert " finished " in here.ended("pair"), here.check("logs", "pair")
     runs = [here.run(name) for name in ("pair-r1", "pair-r2")]
     assert [run.record.config.training.seed for run in runs] == [5, 6]
     assert {run.record.site for run in runs} == {"local"} and {run.state for run in runs} == {"finished"}
@@ -106,7 +107,7 @@ def test_a_job_of_two_repeats_runs_here_to_its_end(here):
 
 @pytest.mark.ranks
 @pytest.mark.ci
-def test_ranks_run_in_the_container_of_a_site(here, monkeypatch, capsys):
+def test_ranks_run_in_the_container_of_a_site(here, monkeypatch):
     image = str(here.folder / "twins.sif")
     programs = MadePrograms(here.folder / "programs")
     programs.add("apptainer", Answer(then=f'while [ "$1" != "{image}" ]; do shift; done; shift; exec "$@"'))
@@ -114,14 +115,13 @@ def test_ranks_run_in_the_container_of_a_site(here, monkeypatch, capsys):
     binds = ["/gpfs", "/scratch/a b:/scratch"]
     site = here.site(container={"image": image, "folder": str(ROOT), "gpu": True, "binds": binds})
     here.submit("inside", "--ranks-per-node", "2", site=site)
-    assert " finished " in here.ended("inside"), here.give("logs", "inside")
+    assert " finished " in here.ended("inside"), here.check("logs", "inside")
     assert here.run("inside").record.world.size == 2
     starts = [" ".join(words) for words in programs.calls()]
     inside = f"exec --nv --bind /gpfs --bind /scratch/a b:/scratch {image} python {ROOT}/{TRAINER} --model mlp "
     assert len(starts) == 2 and all(start.startswith(f"apptainer {inside}") for start in starts)
     plan = ["experiment", "run", "smoke", "--site", site, "--runs-folder", str(here.folder / "runs"), "--dry-run"]
-    assert launch.main(plan) == 0
-    commands = [line for line in capsys.readouterr().out.splitlines() if "_impl/train.py" in line]
+    commands = [line for line in call(launch.main, *plan).splitlines() if "_impl/train.py" in line]
     assert len(commands) == 32 and all(f"{image} python {ROOT}/" in line for line in commands)
     assert sum(line.startswith("apptainer exec") for line in commands) == 12  # those without launcher
 

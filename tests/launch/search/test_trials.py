@@ -8,8 +8,6 @@ import re
 import socket
 import sys
 from collections import Counter
-from contextlib import redirect_stderr, redirect_stdout
-from io import StringIO
 from pathlib import Path
 
 import optuna
@@ -17,7 +15,7 @@ import pytest
 from builders import make_record, make_status, write_run
 from filelock import FileLock
 from made_trials import made_run, write_search_file
-from processes import finish, start_command
+from processes import call, finish, start_command
 
 from common.run_folder.records import read_epochs, read_run
 from common.run_folder.search_record import read_search
@@ -40,10 +38,7 @@ def _trials_are_made(monkeypatch, tmp_path):
 
 def search(*words, code=0):
     """Make the trials; return what is printed."""
-    printed = StringIO()
-    with redirect_stdout(printed), redirect_stderr(printed):
-        assert launch.main(["search", "made.toml", *words]) == code, printed.getvalue()
-    return printed.getvalue()
+    return call(launch.main, "search", "made.toml", *words, code=code)
 
 
 def search_file(**changes):
