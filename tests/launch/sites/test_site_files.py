@@ -7,6 +7,7 @@ import re
 from datetime import date
 
 import pytest
+from processes import call
 
 from common.sites.table import read_sites
 from launch import __main__ as launch
@@ -15,13 +16,13 @@ from launch.sites.site_files import SITE_FILES, read_launch_site, shipped_sites
 from launch.starting.launchers import Slots, assign_ranks, launcher_at, parse_hosts
 
 
-def test_every_shipped_site_and_every_machine_is_listed(capsys):
+def test_every_shipped_site_and_every_machine_is_listed():
     for name in shipped_sites():
         site = read_launch_site(name)
         assert site.source and site.title and site.checked <= date.today()
         assert (site.name, site.reference) == (name, name)
-    assert launch.main(["sites", "--on", "2026-01-01"]) == 0  # no price is old
-    rows = [line.split() for line in capsys.readouterr().out.splitlines()[2:-1]]
+    shown = call(launch.main, "sites", "--on", "2026-01-01")  # no price is old
+    rows = [line.split() for line in shown.splitlines()[2:-1]]
     assert {row[0] for row in rows} - {"thesis-machine"} == {path.stem for path in SITE_FILES.glob("*.toml")}
     assert {row[0] for row in rows} | {row[1] for row in rows} >= set(read_sites().sites)
     lines = [" ".join(row) for row in rows]
@@ -65,28 +66,25 @@ def test_the_kind_of_node_goes_by_its_gpus_or_is_named_behind_the_site(site, gpu
     assert read_launch_site(place.reference) == place
 
 
-def test_a_site_is_shown_with_its_machines_software_and_prices(capsys):
+def test_a_site_is_shown_with_its_machines_software_and_prices():
     """Of the software by which set-up chooses CUDA builds, SkyPilot's default images have an older one for old GPUs."""
-    assert launch.main(["sites", "aws-p3"]) == 0
-    shown = [line.split(maxsplit=2) for line in capsys.readouterr().out.splitlines()]
+    shown = [line.split(maxsplit=2) for line in call(launch.main, "sites", "aws-p3").splitlines()]
     assert ["software", "driver", "535.216.01"] in shown and ["software", "toolkits", "12.4"] in shown
     assert ["gpu", "compute_capability", "7.0"] in shown
-    assert launch.main(["sites", "aws-g3"]) == 0
-    assert "$1.14 an hour (on demand, Linux, us-east-1; 2025-10-31" in capsys.readouterr().out
+    call(launch.main, "sites", "aws-g3", shows="$1.14 an hour (on demand, Linux, us-east-1; 2025-10-31")
 
 
-def test_prices_older_than_a_year_are_marked(capsys):
+def test_prices_older_than_a_year_are_marked():
     lines = {}
     for day in ("2026-06-28", "2026-06-29"):
-        assert launch.main(["sites", "--on", day]) == 0
-        *rows, last = capsys.readouterr().out.splitlines()
+        *rows, last = call(launch.main, "sites", "--on", day).splitlines()
         lines[day] = next(row.split() for row in rows if " aws-p4d-24xlarge " in row), last
     assert lines["2026-06-28"][0][-3:] == ["21.958+", "7.246", "us-east-1"] and "older" not in lines["2026-06-28"][1]
     assert lines["2026-06-28"][1].startswith("+ first known price, of a day after 2026-06-28")
     assert lines["2026-06-29"][0][-3:] == ["21.958+", "7.246*", "us-east-1"]
     assert lines["2026-06-29"][1].startswith("* price older than a year on 2026-06-29")
-    assert launch.main(["sites", "aws:p4d-24xlarge", "--on", "2026-06-29"]) == 0
-    assert "$7.246 an hour (spot, Linux, us-east-1; 2025-06-28, over a year old; AWS" in capsys.readouterr().out
+    price = "$7.246 an hour (spot, Linux, us-east-1; 2025-06-28, over a year old; AWS"
+    call(launch.main, "sites", "aws:p4d-24xlarge", "--on", "2026-06-29", shows=price)
 
 
 OWN = """
@@ -128,18 +126,16 @@ source = "its guide"
 """
 
 
-def test_a_custom_site_is_one_file(tmp_path, capsys):
+def test_a_custom_site_is_one_file(tmp_path):
     """Which is a table of machines for other commands, too."""
     file = tmp_path / "ours.toml"
     file.write_text(OWN)
     site = read_launch_site(str(file))
     assert (site.name, site.reference, site.node_for(2)[0]) == ("ours", str(file), "fat")
-    assert launch.main(["sites", str(file)]) == 0
-    shown = capsys.readouterr().out
+    shown = call(launch.main, "sites", str(file))
     assert "a fat node" in shown and "Tesla V100" in shown and "own GPU" in shown
     assert "$2 an hour (computed: $87,660 over 5 years, used 100 % of the time; " in shown
-    assert launch.main(["sites", "--table", str(file)]) == 0
-    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    rows = [line.split() for line in call(launch.main, "sites", "--table", str(file)).splitlines()]
     assert ["own", "4", "x", "own", "GPU"] in rows
     assert "aws-p3-8xlarge" in read_sites(file).sites
 

@@ -3,6 +3,7 @@
 import sys
 
 import pytest
+from processes import call
 from sites_and_jobs import own_site
 from two_hosts import INTERFACE, SSH_PORT, several_hosts
 from waiting import wait_until
@@ -152,7 +153,7 @@ for outcome in run(["sleep", "86399"], limit_seconds=1):
     )
 
 
-def test_the_command_names_hosts_and_how_they_are_reached(tmp_path, capsys):
+def test_the_command_names_hosts_and_how_they_are_reached(tmp_path):
     options = {"names": ["a:2", "b:2"], "ssh_port": 2222, "identity_file": "/home/me/key", "mpi_folder": "/opt/mpi"}
     site, file = write_site(tmp_path, options), tmp_path / "hosts"
     file.write_text("# two nodes\nnode1   slots=2\n\nnode2:1 # the small one\nnode3\n")
@@ -162,5 +163,5 @@ def test_the_command_names_hosts_and_how_they_are_reached(tmp_path, capsys):
         (["--controller", "gloo"], f"-H a:2,b:1 {reached} {interface} --gloo "),
         (["--hosts", str(file), "--controller", "gloo"], f"-H node1:2,node2:1 {reached} {interface} --gloo "),
     ]:
-        assert main(["train", "--site", site, "--np", "3", *words, "--dry-run", "--", *SHORT]) == 0
-        assert capsys.readouterr().out.startswith(f"horovodrun -np 3 {command}")
+        shown = call(main, "train", "--site", site, "--np", "3", *words, "--dry-run", "--", *SHORT)
+        assert shown.startswith(f"horovodrun -np 3 {command}")

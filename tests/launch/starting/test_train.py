@@ -18,6 +18,7 @@ import pytest
 from builders import DATASET
 from given.launch import finished_run
 from made_programs import ended_with_the_test
+from processes import call
 
 from common.distributed.communicator import HOST_ALIASES
 from common.utils.paths import ROOT
@@ -54,22 +55,20 @@ def starts(monkeypatch):
     return starts
 
 
-def test_the_command_is_printed_as_one_could_type_it_and_its_exit_code_returned(starts, monkeypatch, capsys):
+def test_the_command_is_printed_as_one_could_type_it_and_its_exit_code_returned(starts, monkeypatch):
     monkeypatch.chdir(ROOT)
-    folder = "runs/with blank"
+    settings = [*SMALL, "--runs-folder", "runs/with blank"]
     words = ["train", "--framework", "keras", "--np", "2", "--controller", "gloo"]
-    assert main([*words, "--dry-run", "--", *SMALL, "--runs-folder", folder]) == 0
+    expected = ["horovodrun", "-np", "2", "--gloo", "python", "keras_impl/train.py", *settings]
+    assert call(main, *words, "--dry-run", "--", *settings) == f"{shlex.join(expected)}\n"
     assert starts.commands == []
-    assert main([*words, "--", *SMALL, "--runs-folder", folder]) == 7
-    expected = ["horovodrun", "-np", "2", "--gloo", "python", "keras_impl/train.py", *SMALL, "--runs-folder", folder]
+    assert call(main, *words, "--", *settings, code=7) == f"{shlex.join(expected)}\n"
     assert starts.commands == [expected]
-    assert capsys.readouterr().out == f"{shlex.join(expected)}\n" * 2
 
 
-def test_the_command_works_from_any_folder(starts, tmp_path, monkeypatch, capsys):
+def test_the_command_works_from_any_folder(starts, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert main(["train", "--np", "1", "--dry-run", "--", *SMALL]) == 0
-    words = capsys.readouterr().out.split()
+    words = call(main, "train", "--np", "1", "--dry-run", "--", *SMALL).split()
     assert words[:4] == ["horovodrun", "-np", "1", "python"]
     assert (tmp_path / words[4]).resolve() == ROOT / "torch_impl" / "train.py"
 
@@ -89,18 +88,17 @@ def test_a_run_that_can_be_resumed_is_started(tmp_path, starts):
         ("ssh", ["--hosts", "node1:1"], "ssh is not installed"),
     ],
 )
-def test_a_missing_program_is_one_line_with_the_remedy(program, words, line, starts, monkeypatch, capsys):
+def test_a_missing_program_is_one_line_with_the_remedy(program, words, line, starts, monkeypatch):
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr(train.shutil, "which", lambda name, path=None: None if name == program else f"/bin/{name}")
-    assert main(["train", "--np", "1", *words, "--", *SMALL, "--device", "cpu"]) == 2
-    assert line in capsys.readouterr().err
+    call(main, "train", "--np", "1", *words, "--", *SMALL, "--device", "cpu", code=2, shows=line)
 
 
-def test_a_folder_that_horovodrun_cannot_enter_on_other_hosts_is_refused(starts, tmp_path, monkeypatch, capsys):
+def test_a_folder_that_horovodrun_cannot_enter_on_other_hosts_is_refused(starts, tmp_path, monkeypatch):
     (tmp_path / "with blank").mkdir()
     monkeypatch.chdir(tmp_path / "with blank")
-    assert main(["train", "--np", "2", "--hosts", "node1:1,node2:1", "--", *SMALL]) == 2
-    assert "error: horovodrun does not find this folder on other hosts." in capsys.readouterr().err
+    line = "error: horovodrun does not find this folder on other hosts."
+    call(main, "train", "--np", "2", "--hosts", "node1:1,node2:1", "--", *SMALL, code=2, shows=line)
 
 
 def test_help_of_the_trainer_starts_nothing(starts, capsys):
@@ -112,15 +110,14 @@ def test_help_of_the_trainer_starts_nothing(starts, capsys):
 # Ranks that come and go
 
 
-def test_every_rank_of_this_host_has_a_name_that_leads_to_it(starts, tmp_path, monkeypatch, capsys):
+def test_every_rank_of_this_host_has_a_name_that_leads_to_it(starts, tmp_path, monkeypatch):
     """Horovod asks a script for them, which reads a file that may be changed."""
     folder = tmp_path / "a folder"
     folder.mkdir()
     monkeypatch.chdir(folder)
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
     words = ["train", "--elastic", "--np", "2", "--max-np", "64"]
-    assert main([*words, "--dry-run", "--", *SMALL]) == 0
-    line, hosts = capsys.readouterr().out.splitlines()
+    line, hosts = call(main, *words, "--dry-run", "--", *SMALL).splitlines()
     assert shlex.split(line)[:16] == [
         *("horovodrun", "-np", "2", "--min-np", "1", "--max-np", "64"),
         *("--host-discovery-script", "NEW_FOLDER/hosts.sh", "--gloo-timeout-seconds", "15"),
@@ -154,12 +151,11 @@ def test_named_hosts_have_all_their_slots_and_no_other_names(starts, monkeypatch
     assert main(["train", "--elastic", "--np", "2", "--hosts", "node1:2,node2:4", "--", *SMALL]) == 7
 
 
-def test_hosts_that_ssh_does_not_reach_are_one_line(tmp_path, monkeypatch, capfd):
+def test_hosts_that_ssh_does_not_reach_are_one_line(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     words = ["--elastic", "--hosts", "unknown.invalid:1,node1:1", "--", *SMALL]
-    assert main(["train", "--np", "2", *words]) == 2
-    (line,) = capfd.readouterr().err.splitlines()
-    assert "ssh does not reach" in line
+    command, line = call(main, "train", "--np", "2", *words, code=2).splitlines()
+    assert command.startswith("horovodrun ") and "ssh does not reach" in line
 
 
 @pytest.mark.parametrize(
@@ -176,16 +172,16 @@ def test_hosts_that_ssh_does_not_reach_are_one_line(tmp_path, monkeypatch, capfd
     ],
 )
 def test_ranks_are_started_again_while_they_end_by_themselves(
-    ends, state, restarts, code, count, starts, tmp_path, monkeypatch, capfd
+    ends, state, restarts, code, count, starts, tmp_path, monkeypatch
 ):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(train, "_state_of_run", lambda settings: state)
     starts.ends = ends
-    assert main(["train", "--np", "1", "--restarts", str(restarts), "--", *SMALL]) == code
+    printed = call(main, "train", "--np", "1", "--restarts", str(restarts), "--", *SMALL, code=code)
     (command,) = {shlex.join(command) for command in starts.commands}
     assert len(starts.commands) == count
     assert "--resume-or-start" in command and "--on-stall end" in command and " --name torch-np1-" in command
-    assert capfd.readouterr().out.count(", from the newest checkpoint") == count - 1
+    assert printed.count(", from the newest checkpoint") == count - 1
 
 
 # Programs
