@@ -132,33 +132,37 @@ def test_a_failure_is_the_job_s_failure(scheduler, tmp_path):
     assert [words[0] for words in place.programs.calls()] == ["python", "horovodrun", "python"]
 
 
-SMALL = ("--model", "mlp", "--epochs", "1", "--max-steps", "2", "--device", "cpu")
+SMALL = (
+    "--model",
+    "mlp",
+    "--epochs",
+    "1",
+    "--max-steps",
+    "2",
+    "--device",
+    "cpu",
+    "--dataset",
+    "synthetic:1200x8x8x1x3",
+)
 AS_ROOT = ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "OMPI_MCA_rmaps_base_oversubscribe")
 
 
 @pytest.mark.ranks
 @pytest.mark.ci
 @pytest.mark.parametrize(("scheduler", "node"), [("skypilot", "aws-g4dn-xlarge"), ("kubernetes", "kubernetes")])
-def test_the_script_trains(scheduler, node, tmp_path, monkeypatch):
+def test_the_script_trains(scheduler, node, tmp_path):
     """With the real launcher and trainer, on this machine as the only one: over Gloo as on machines, MPI as in pods."""
-    monkeypatch.setenv("TMPDIR", str(tmp_path))  # of `mktemp -d`
-    (tmp_path / "sky_workdir").symlink_to(ROOT)
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "sky_workdir").symlink_to(ROOT)
     own = {
         "skypilot": {"controller": "gloo"},
         "kubernetes": {"project_folder": str(ROOT), "kubernetes": {"volume_path": str(tmp_path)}, "launcher": "mpirun"},
     }[scheduler]
-    environment = dict.fromkeys(AS_ROOT, "1")
-    runs = str(tmp_path / "my runs")
-    site = own_site(tmp_path, scheduler, python=sys.executable, runs_folder=runs, environment=environment, **own)
-    job = a_job(
-        site, nodes=1, ranks_per_node=2, gpus_per_node=1, arguments=(*SMALL, "--dataset", "synthetic:1200x28x28x1x10"),
-        preflight=False,
-    )  # fmt: skip
-    done = subprocess.run(
-        ["bash", "-c", script_of(job)], capture_output=True, text=True, timeout=HANG_SECONDS,
-        env={**os.environ, "HOME": str(tmp_path), "SKYPILOT_NODE_RANK": "0", "SKYPILOT_NODE_IPS": "127.0.0.1",
-             "PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
+    place = Place(scheduler, tmp_path, MadePrograms(tmp_path / "none" / "bin"))
+    runs, environment = str(tmp_path / "my runs"), dict.fromkeys(AS_ROOT, "1")
+    site = place.site(python=sys.executable, runs_folder=runs, environment=environment, **own)
+    job = a_job(site, nodes=1, ranks_per_node=2, gpus_per_node=1, arguments=SMALL, preflight=False)
+    done = place.run(job, SKYPILOT_NODE_IPS="127.0.0.1", PYTHONPATH=str(ROOT))
     assert done.returncode == 0, done.stdout + done.stderr
     run = read_run(tmp_path / "my runs" / "demo")
     assert (run.state, run.record.site, run.record.framework) == ("finished", node, "keras")

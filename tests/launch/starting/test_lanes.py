@@ -41,9 +41,7 @@ def test_lanes_have_no_core_and_no_gpu_in_common():
         UserError, match=r"fewer GPUs than .* Received: --at-once 2, 1 GPU. Give .*, or --gpus-per-run 0"
     ):
         divide_host(2, cores=[0, 1], gpus=["a"])
-
-
-def test_without_gpus_none_are_hidden_and_with_0_per_run_all():
+    # Without GPUs none are hidden, and with 0 per run all.
     assert divide_host(2, cores=[0, 1], gpus=[])[0].variables == {AT_ONCE: "2"}
     hidden = divide_host(2, gpus_per_run=0, cores=[0, 1], gpus=["a"])
     assert hidden[1].variables == {AT_ONCE: "2", GPUS_SEEN: ""}
