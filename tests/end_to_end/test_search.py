@@ -16,14 +16,12 @@ from launch.search.sampling import distributions_of
 from launch.search.search_file import read_search_file
 from launch.search.studies import Studies
 
-FAST = "epochs = 3\nsteps_per_epoch = 2\nthreads = 1\nkeep = 0"
-LONG = "epochs = 4000\nthreads = 1\nkeep = 0"  # ended by the test, or by the pruner
+FAST = "3\nsteps_per_epoch = 2\nthreads = 1\nkeep = 0"
+LONG = "4000\nthreads = 1\nkeep = 0"  # ended by the test, or by the pruner
 
 
 def write_file(folder, epochs, *, trials, frameworks='["torch"]', sampler="tpe"):
-    file = write_search_file(folder, sampler=sampler, old="epochs = 3", new=epochs)
-    text = file.read_text().replace("trials = 4", trials).replace('["torch", "keras"]', frameworks)
-    file.write_text(text)
+    write_search_file(folder, sampler=sampler, epochs=epochs, trials=trials, framework=frameworks)
 
 
 def start(folder, *more):
@@ -41,7 +39,7 @@ def trials_of(folder):
 @pytest.mark.ranks
 @pytest.mark.ci
 def test_both_frameworks_train_at_the_same_points_and_the_best_one_becomes_a_recipe(tmp_path):
-    write_file(tmp_path, FAST, trials="trials = 2", frameworks='["torch", "keras"]', sampler="random")
+    write_file(tmp_path, FAST, trials=2, frameworks='["torch", "keras"]', sampler="random")
     done = search(tmp_path, "--at-once", "2")
     assert done.code == 0, done
     trials = trials_of(tmp_path)
@@ -73,7 +71,7 @@ def test_both_frameworks_train_at_the_same_points_and_the_best_one_becomes_a_rec
 
 @pytest.mark.ranks
 def test_an_interrupted_search_ends_its_trainers_and_is_resumed(tmp_path):
-    write_file(tmp_path, LONG, trials="trials = 1")
+    write_file(tmp_path, LONG, trials=1)
     process = start(tmp_path)
     epochs = tmp_path / "runs/made/torch-t0/epochs.jsonl"
     wait_until(lambda: epochs.exists() and epochs.read_text().count("\n") > 0, process=process)
@@ -92,7 +90,7 @@ def test_an_interrupted_search_ends_its_trainers_and_is_resumed(tmp_path):
 @pytest.mark.ci
 def test_a_killed_search_is_resumed_and_ends_what_it_left(tmp_path):
     """Its trainer lives on; its point is made again, here with fewer epochs to get to the end."""
-    write_file(tmp_path, LONG, trials="trials = 1")
+    write_file(tmp_path, LONG, trials=1)
     process = start(tmp_path)
     epochs = tmp_path / "runs/made/torch-t0/epochs.jsonl"
     wait_until(lambda: epochs.exists() and epochs.read_text().count("\n") > 0, process=process)
@@ -113,7 +111,7 @@ def test_a_killed_search_is_resumed_and_ends_what_it_left(tmp_path):
 @pytest.mark.ci
 def test_a_pruned_trial_ends_its_trainer_and_keeps_its_epochs(tmp_path):
     """Five trials that another tool has added are better than any can be."""
-    write_file(tmp_path, LONG, trials='trials = 6\npruner = "median"')
+    write_file(tmp_path, LONG, trials='6\npruner = "median"')
     file = read_search_file(str(tmp_path / "made.toml"), runs_folder=tmp_path / "runs")
     file.folder.mkdir(parents=True)
     studies = Studies(file, worker=1)

@@ -22,6 +22,9 @@ for answer in json.loads((here / {name!r}).with_suffix(".answers").read_text()):
         time.sleep(answer["seconds"])
         sys.stdout.write(answer["out"])
         sys.stderr.write(answer["err"])
+        sys.stdout.flush()
+        if answer["then"]:
+            os.execvp("bash", ["bash", "-c", answer["then"], str(here / {name!r}), *sys.argv[1:]])
         sys.exit(answer["code"])
 """
 
@@ -55,13 +58,17 @@ def ended_with_the_test(process):
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """What a program prints, and its exit code, if all words of `to` are in the call, after `seconds`."""
+    """What a program prints, and its exit code, if all words of `to` are in the call, after `seconds`.
+
+    `then`: a script of bash that takes its place; "$0" is the program's path, and the words are its arguments.
+    """
 
     to: Sequence[str] = ()
     out: str = ""
     err: str = ""
     code: int = 0
     seconds: float = 0.0
+    then: str = ""
 
 
 class MadePrograms:
@@ -77,6 +84,10 @@ class MadePrograms:
         path.with_suffix(".answers").write_text(json.dumps([vars(answer) for answer in answers]))
         path.write_text(_PROGRAM.format(python=sys.executable, folder=str(self.folder), name=name))
         path.chmod(0o755)
+
+    def first_on_path(self, monkeypatch):
+        """Let the programs be found before all others."""
+        monkeypatch.setenv("PATH", f"{self.folder}:{os.environ['PATH']}")
 
     def calls(self):
         """Return all calls so far, the program's name first."""

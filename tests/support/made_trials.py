@@ -28,12 +28,17 @@ momentum = [0.0, 0.5, 0.9]
 """
 
 
-def write_search_file(folder, *, sampler="random", old="", new=""):
-    """Write a search file of 4 trials for each framework, a part of it replaced; return it."""
-    text = SEARCH.format(sampler=sampler)
-    assert old in text, old
+def write_search_file(folder, *, sampler="random", **changes):
+    """Write a search file of 4 trials for each framework; return it.
+
+    Lines of these names have these values, written as TOML, instead.
+    """
+    lines = SEARCH.format(sampler=sampler).splitlines()
+    for name, value in changes.items():
+        (number,) = (number for number, line in enumerate(lines) if line.startswith(f"{name} = "))
+        lines[number] = f"{name} = {value}"
     file = folder / "made.toml"
-    file.write_text(text.replace(old, new, 1))
+    file.write_text("\n".join(lines) + "\n")
     return file
 
 

@@ -7,7 +7,9 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
+from io import StringIO
 from pathlib import Path
 
 import psutil
@@ -133,6 +135,19 @@ def recording_command(framework, arguments, *, codes):
     file = codes / "rank.sh"
     file.write_text(script)
     return ["bash", str(file)]
+
+
+def call(main, *words, code=0, shows=""):
+    """Call in this process what a program calls; check its exit code (None: any) and that it prints these words.
+
+    Returns:
+        All that it printed.
+    """
+    printed = StringIO()
+    with redirect_stdout(printed), redirect_stderr(printed):
+        ended = main([*words])
+    assert code in (None, ended) and shows in printed.getvalue(), (ended, printed.getvalue())
+    return printed.getvalue()
 
 
 def our_lines(text):

@@ -1,9 +1,12 @@
 """Sites of one's own, jobs for them, and their submission, as tests need them."""
 
 import json
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from common.run_folder.records import now
+from processes import call
+
+from common.run_folder.records import now, read_run
 from launch import __main__ as launch
 from launch.jobs.job import Job, JobRecord
 from launch.sites.site_files import read_launch_site
@@ -39,8 +42,8 @@ def in_toml(value):
 
 
 def a_job(site, **changes):
-    """Return a job of Keras at a site, 4 ranks and GPUs on each of 2 nodes."""
-    place = read_launch_site(site)
+    """Return a job of Keras at a site, its name or what was read of it: 4 ranks and GPUs on each of 2 nodes."""
+    place = read_launch_site(site) if isinstance(site, str) else site
     gpus = changes.get("gpus_per_node", 4)
     values = {
         "name": "demo", "site": place, "node": place.node_for(gpus)[0], "nodes": 2, "ranks_per_node": 4,
@@ -49,12 +52,41 @@ def a_job(site, **changes):
     return Job(**{**values, **changes})
 
 
+def slurm_site(name="slurm", **changes):
+    """Return a shipped site with folders that do not depend on where the tests run; options of Slurm may be changed."""
+    folders = {"project_folder": "/home/group/horovod-twins", "python": ".venv/bin/python"}
+    options = changes.pop("slurm", {})
+    site = replace(read_launch_site(name), **{**folders, **changes})
+    return replace(site, slurm=replace(site.slurm, **options))
+
+
+def slurm_job(site=None, **changes):
+    """Return a job of PyTorch on 2 nodes of Slurm, a rank on each."""
+    values = {"name": "trial", "ranks_per_node": 1, "gpus_per_node": 0, "program": "torch_impl/train.py",
+              "arguments": ("--epochs", "3"), "preflight": False}  # fmt: skip
+    return a_job(site or slurm_site(), **{**values, **changes})
+
+
 def job_record(site, **changes):
     """Return the record of a job that was submitted."""
     values = {"name": "demo", "id": "demo", "submitted_at": now(), "command": [], "size": 8, "repeats": 1, "runs": []}
     return JobRecord(site=site, **{**values, **changes})
 
 
-def submit(folder, *words):
-    """Submit a job whose record is in the folder `jobs`; return the exit code."""
-    return launch.main(["submit", "--jobs-folder", str(folder / "jobs"), *words])
+@dataclass(frozen=True)
+class Desk:
+    """Where jobs are submitted: their records are in `jobs` of the folder, their runs in `runs`."""
+
+    folder: Path
+
+    def check(self, command, *words, **expected):
+        """Give a command about jobs, see `call`; return what it printed."""
+        return call(launch.main, command, "--jobs-folder", str(self.folder / "jobs"), *words, **expected)
+
+    def job(self, name):
+        """Return the folder of a job."""
+        return self.folder / "jobs" / name
+
+    def run(self, name):
+        """Return a run that a job has written."""
+        return read_run(self.folder / "runs" / name)

@@ -1,17 +1,15 @@
 """Several plain hosts over ssh: two hosts of namespaces with an sshd each, both frameworks, Gloo and MPI."""
 
-import subprocess
 import sys
 
 import pytest
+from processes import call
 from sites_and_jobs import own_site
-from two_hosts import INTERFACE, ROOT, SSH_PORT, several_hosts
+from two_hosts import INTERFACE, SSH_PORT, several_hosts
 from waiting import wait_until
 
-from common.errors import UserError
 from common.run_folder.records import read_run
-from launch.sites.site_files import read_launch_site
-from launch.starting.launchers import Launcher, Slots, parse_hosts
+from launch.__main__ import main
 
 SMALL = ["--device", "cpu", "--threads", "1", "--dataset", "synthetic:1200x28x28x1x10", "--model", "mlp"]
 SHORT = [*SMALL, "--epochs", "1", "--max-steps", "4"]
@@ -21,8 +19,8 @@ LAUNCH = [sys.executable, "-m", "launch"]
 @pytest.fixture(scope="module")
 def hosts(tmp_path_factory):
     """Two hosts, a and b."""
-    with several_hosts(tmp_path_factory.mktemp("hosts"), names=["a", "b"]) as found:
-        yield found
+    with several_hosts(tmp_path_factory.mktemp("hosts"), names=["a", "b"]) as hosts:
+        yield hosts
 
 
 def write_site(folder, hosts, **launch):
@@ -116,40 +114,19 @@ def wait_for_state(hosts, name, state, *, jobs):
     ids=["no sshd", "key", "host key", "name", "two names"],
 )
 def test_an_unreachable_host_is_reported_in_one_line(hosts, tmp_path, changed, named, words):
-    site = write_site(tmp_path, options_of(hosts, **changed))
+    """Nor is a job submitted there."""
+    site = write_site(tmp_path, options_of(hosts, names=named.split(","), **changed))
     size = str(len(named.split(",")))
-    train = ["train", "--site", site, "--hosts", named, "--np", size, "--", *SHORT]
-    done = hosts.run("a", [*LAUNCH, *train, "--runs-folder", str(tmp_path / "runs")])
-    assert done.returncode == 2
-    (line,) = done.stderr.splitlines()
-    assert all(word in line for word in ["error: ssh does not reach", *words])
-    assert not (tmp_path / "runs").exists()
-
-
-@pytest.mark.cluster
-def test_a_job_is_not_submitted_where_a_host_is_unreachable(hosts, tmp_path):
-    site = write_site(tmp_path, options_of(hosts, ssh_port=2))
-    submit = ["submit", "--site", site, "--nodes", "2", "--jobs-folder", str(tmp_path / "jobs")]
-    done = hosts.run("a", [*LAUNCH, *submit, "--", "torch_impl/train.py", *SHORT])
-    assert done.returncode == 2
-    assert "error: ssh does not reach b, port 2." in done.stderr.splitlines()[-1]
-    assert not list((tmp_path / "jobs").iterdir())
-
-
-@pytest.mark.cluster
-def test_hosts_of_a_host_file_are_taken(hosts, tmp_path):
-    site = write_site(tmp_path, options_of(hosts, names=[]))
-    file = tmp_path / "hosts"
-    file.write_text("# of the lab\na slots=2\n\nb slots=4  # the new one\n")
-    train = ["train", "--site", site, "--hosts", str(file), "--np", "5", "--dry-run", "--", *SHORT]
-    done = hosts.run("a", [*LAUNCH, *train])
-    assert "horovodrun -np 5 -H a:2,b:3 --disable-cache -p 2222 " in done.stdout, done.stderr
-    named = subprocess.run(
-        [*LAUNCH, "submit", "--site", site, "--dry-run", "--", "torch_impl/train.py", *SHORT],
-        cwd=ROOT, capture_output=True, text=True,
-    )  # fmt: skip
-    assert named.returncode == 2
-    assert "the site names no hosts" in named.stderr
+    train = ["train", "--site", site, "--np", size, "--", *SHORT, "--runs-folder", str(tmp_path / "runs")]
+    jobs = str(tmp_path / "jobs")
+    submit = ["submit", "--site", site, "--nodes", size, "--jobs-folder", jobs, "--", "torch_impl/train.py", *SHORT]
+    for command in (train, submit):
+        done = hosts.run("a", [*LAUNCH, *command])
+        assert done.returncode == 2
+        line = done.stderr.splitlines()[-1]
+        assert all(word in line for word in ["error: ssh does not reach", *words])
+        assert len(done.stderr.splitlines()) == (1 if command is train else 2)
+    assert not (tmp_path / "runs").exists() and not list((tmp_path / "jobs").iterdir())
 
 
 @pytest.mark.cluster
@@ -176,28 +153,15 @@ for outcome in run(["sleep", "86399"], limit_seconds=1):
     )
 
 
-@pytest.mark.cluster
-def test_a_folder_that_horovodrun_cannot_enter_on_other_hosts_is_refused(hosts, tmp_path):
-    site = write_site(tmp_path, options_of(hosts))
-    folder = tmp_path / "with blank"
-    folder.mkdir()
-    train = [*LAUNCH, "train", "--site", site, "--np", "2", "--", *SHORT]
-    done = hosts.run("a", ["sh", "-c", 'cd "$0" && exec "$@"', str(folder), *train])
-    assert done.returncode == 2
-    assert "error: horovodrun does not find this folder on other hosts." in done.stderr
-
-
-@pytest.mark.parametrize("text", ["a b:1", "-oProxyCommand:1", "a:1,$(reboot):1", "a:0", "a:1,a:2", "user@a:1", ""])
-def test_invalid_hosts_are_refused(text):
-    with pytest.raises(UserError):
-        parse_hosts(text)
-
-
-def test_launcher_arguments_for_hosts(tmp_path):
-    hosts = {"names": ["a:2", "b:2"], "ssh_port": 2222, "identity_file": "/home/me/key", "mpi_folder": "/opt/mpi"}
-    start = Launcher(site=read_launch_site(write_site(tmp_path, hosts)), hosts=[Slots("a", 2), Slots("b", 2)])
-    reached = ["-H", "a:2,b:1", "--disable-cache", "-p", "2222", "-i", "/home/me/key"]
-    interface = ["--network-interfaces", INTERFACE]
-    prefix = ["--mpi-args=--prefix /opt/mpi"]
-    assert start.words(np=3) == ["horovodrun", "-np", "3", *reached, *prefix, *interface, "--mpi"]
-    assert start.words(np=3, controller="gloo") == ["horovodrun", "-np", "3", *reached, *interface, "--gloo"]
+def test_the_command_names_hosts_and_how_they_are_reached(tmp_path):
+    options = {"names": ["a:2", "b:2"], "ssh_port": 2222, "identity_file": "/home/me/key", "mpi_folder": "/opt/mpi"}
+    site, file = write_site(tmp_path, options), tmp_path / "hosts"
+    file.write_text("# two nodes\nnode1   slots=2\n\nnode2:1 # the small one\nnode3\n")
+    reached, interface = "--disable-cache -p 2222 -i /home/me/key", f"--network-interfaces {INTERFACE}"
+    for words, command in [
+        ([], f"-H a:2,b:1 {reached} '--mpi-args=--prefix /opt/mpi' {interface} --mpi "),
+        (["--controller", "gloo"], f"-H a:2,b:1 {reached} {interface} --gloo "),
+        (["--hosts", str(file), "--controller", "gloo"], f"-H node1:2,node2:1 {reached} {interface} --gloo "),
+    ]:
+        shown = call(main, "train", "--site", site, "--np", "3", *words, "--dry-run", "--", *SHORT)
+        assert shown.startswith(f"horovodrun -np 3 {command}")

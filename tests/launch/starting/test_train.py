@@ -1,98 +1,190 @@
-"""`python -m launch train`: settings first, then the command, its lines without noise, its exit code, signals."""
+"""`python -m launch train`: settings first, then the command, its lines without noise, its exit code, signals.
 
-import contextlib
+Also of ranks that come and go (`--elastic`), and of those that are started again (`--restarts`).
+"""
+
 import os
 import re
+import shlex
 import signal
+import socket
 import subprocess
 import sys
+import tempfile
 import textwrap
 from pathlib import Path
 
 import pytest
 from builders import DATASET
 from given.launch import finished_run
+from made_programs import ended_with_the_test
+from processes import call
 
-from common.errors import UserError
+from common.distributed.communicator import HOST_ALIASES
 from common.utils.paths import ROOT
 from launch.__main__ import main
 from launch.starting import train
-from launch.starting.launchers import train_command
-from launch.starting.processes import Ended, clean_line, run_filtered, trainer_environment
-from launch.starting.ssh import Ssh, require_hosts
+from launch.starting.processes import Ended, run_filtered, trainer_environment
 
 SMALL = ["--dataset", DATASET, "--model", "mlp", "--batch-size", "10"]
 
 
+LOST, DONE = Ended(137, was_interrupted=False), Ended(0, was_interrupted=False)
+
+
+class Starts:
+    """What stands in for the start of ranks: it keeps the commands, looks at the environment, and ends as it should."""
+
+    def __init__(self):
+        self.commands = []
+        self.ends = [Ended(7, was_interrupted=False)]
+        self.look = lambda environment: None
+
+    def __call__(self, command, *, environment):
+        self.commands.append(list(command))
+        self.look(environment)
+        return self.ends[len(self.commands) - 1]
+
+
 @pytest.fixture
-def started(monkeypatch):
-    """The commands that were started; none really is."""
-    commands = []
-
-    def start(command, *, environment):
-        commands.append(list(command))
-        return Ended(7, was_interrupted=False)
-
-    monkeypatch.setattr(train, "run_to_end", start)
+def starts(monkeypatch):
+    """What was started; nothing really is, and all programs are there."""
+    starts = Starts()
+    monkeypatch.setattr(train, "run_to_end", starts)
     monkeypatch.setattr(train.shutil, "which", lambda name, path=None: f"/bin/{name}" if path else None)
-    monkeypatch.setattr(subprocess, "Popen", lambda *_, **__: pytest.fail("a process was started"))
-    return commands
+    return starts
 
 
-def test_the_command_is_that_of_the_readme(monkeypatch):
+def test_the_command_is_printed_as_one_could_type_it_and_its_exit_code_returned(starts, monkeypatch):
     monkeypatch.chdir(ROOT)
-    command = train_command("torch_impl/train.py", np=4, controller=None, arguments=["--epochs", "1"])
-    assert command == ["horovodrun", "-np", "4", "python", "torch_impl/train.py", "--epochs", "1"]
-    command = train_command("keras_impl/train.py", np=2, controller="gloo", arguments=[])
-    assert command == ["horovodrun", "-np", "2", "--gloo", "python", "keras_impl/train.py"]
+    settings = [*SMALL, "--runs-folder", "runs/with blank"]
+    words = ["train", "--framework", "keras", "--np", "2", "--controller", "gloo"]
+    expected = ["horovodrun", "-np", "2", "--gloo", "python", "keras_impl/train.py", *settings]
+    assert call(main, *words, "--dry-run", "--", *settings) == f"{shlex.join(expected)}\n"
+    assert starts.commands == []
+    assert call(main, *words, "--", *settings, code=7) == f"{shlex.join(expected)}\n"
+    assert starts.commands == [expected]
 
 
-def test_the_command_works_from_any_folder(tmp_path, monkeypatch):
+def test_the_command_works_from_any_folder(starts, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    path = train_command("torch_impl/train.py", np=1, controller=None, arguments=[])[-1]
-    assert (tmp_path / path).resolve() == ROOT / "torch_impl" / "train.py"
+    words = call(main, "train", "--np", "1", "--dry-run", "--", *SMALL).split()
+    assert words[:4] == ["horovodrun", "-np", "1", "python"]
+    assert (tmp_path / words[4]).resolve() == ROOT / "torch_impl" / "train.py"
 
 
-def test_the_command_is_printed_as_one_could_type_it_and_its_exit_code_returned(started, monkeypatch, capsys):
-    monkeypatch.chdir(ROOT)
-    folder = "runs/with blank"
-    assert main(["train", "--framework", "keras", "--np", "2", "--", *SMALL, "--runs-folder", folder]) == 7
-    expected = ["horovodrun", "-np", "2", "python", "keras_impl/train.py", *SMALL, "--runs-folder", folder]
-    assert started == [expected]
-    shown = capsys.readouterr().out
-    assert shown == f"horovodrun -np 2 python keras_impl/train.py {' '.join(SMALL)} --runs-folder 'runs/with blank'\n"
-
-
-def test_a_dry_run_starts_nothing(started, capsys):
-    assert main(["train", "--np", "2", "--dry-run", "--", *SMALL]) == 0
-    assert started == [] and capsys.readouterr().out.startswith("horovodrun -np 2 python ")
-
-
-def test_a_run_that_can_be_resumed_is_started(tmp_path, started):
+def test_a_run_that_can_be_resumed_is_started(tmp_path, starts):
     finished_run(tmp_path)
     words = ["--resume", str(tmp_path / "old"), "--epochs", "4"]
     assert main(["train", "--np", "1", "--", *words]) == 7
-    assert started[0][-4:] == words
+    assert starts.commands[0][-4:] == words
 
 
-def test_without_horovodrun_one_line_names_the_remedy(monkeypatch, capsys):
-    monkeypatch.setattr(train.shutil, "which", lambda name, path=None: None)
-    assert main(["train", "--np", "1", "--", *SMALL]) == 2
-    assert "horovodrun is not installed" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("program", "words", "line"),
+    [
+        ("horovodrun", [], "horovodrun is not installed"),
+        ("srun", ["--site", "slurm"], "srun is not installed. Received: a machine without Slurm. Give the command on"),
+        ("ssh", ["--hosts", "node1:1"], "ssh is not installed"),
+    ],
+)
+def test_a_missing_program_is_one_line_with_the_remedy(program, words, line, starts, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(train.shutil, "which", lambda name, path=None: None if name == program else f"/bin/{name}")
+    call(main, "train", "--np", "1", *words, "--", *SMALL, "--device", "cpu", code=2, shows=line)
 
 
-def test_a_missing_program_that_set_up_does_not_install_has_its_own_remedy(monkeypatch, capsys):
-    monkeypatch.setattr(train.shutil, "which", lambda name, path=None: None)
-    assert main(["train", "--site", "slurm", "--np", "1", "--", *SMALL]) == 2
-    assert "srun is not installed. Received: a machine without Slurm. Give the command on" in capsys.readouterr().err
-    with pytest.raises(UserError, match="ssh is not installed"):
-        require_hosts(["node1"], ssh=Ssh())
+def test_a_folder_that_horovodrun_cannot_enter_on_other_hosts_is_refused(starts, tmp_path, monkeypatch):
+    (tmp_path / "with blank").mkdir()
+    monkeypatch.chdir(tmp_path / "with blank")
+    line = "error: horovodrun does not find this folder on other hosts."
+    call(main, "train", "--np", "2", "--hosts", "node1:1,node2:1", "--", *SMALL, code=2, shows=line)
 
 
-def test_help_of_the_trainer_starts_nothing(started, capsys):
+def test_help_of_the_trainer_starts_nothing(starts, capsys):
     with pytest.raises(SystemExit) as stop:
         main(["train", "--", "--help"])
-    assert stop.value.code == 0 and "--batch-size" in capsys.readouterr().out and started == []
+    assert stop.value.code == 0 and "--batch-size" in capsys.readouterr().out and starts.commands == []
+
+
+# Ranks that come and go
+
+
+def test_every_rank_of_this_host_has_a_name_that_leads_to_it(starts, tmp_path, monkeypatch):
+    """Horovod asks a script for them, which reads a file that may be changed."""
+    folder = tmp_path / "a folder"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    words = ["train", "--elastic", "--np", "2", "--max-np", "64"]
+    line, hosts = call(main, *words, "--dry-run", "--", *SMALL).splitlines()
+    assert shlex.split(line)[:16] == [
+        *("horovodrun", "-np", "2", "--min-np", "1", "--max-np", "64"),
+        *("--host-discovery-script", "NEW_FOLDER/hosts.sh", "--gloo-timeout-seconds", "15"),
+        *("--blacklist-cooldown-range", "5", "60", "--network-interfaces", "lo"),
+    ]
+    assert line.endswith(" --elastic")
+    assert hosts == "NEW_FOLDER is made at the start; its hosts.sh prints: localhost:1 127.0.0.1:1"
+    assert list(folder.iterdir()) == [] and starts.commands == []
+
+    def look(environment):
+        script = starts.commands[0][8]
+        assert subprocess.check_output([script], text=True).split() == ["localhost:1", "127.0.0.1:1"]
+        Path(script).with_name("hosts").write_text("node7:2\n")
+        assert subprocess.check_output([script], text=True).split() == ["node7:2"]
+        names = environment[HOST_ALIASES].split(",")
+        assert len(set(names)) == 64 and {socket.gethostbyname(name) for name in names} == {"127.0.0.1"}
+
+    starts.look = look
+    assert main([*words, "--", *SMALL]) == 7
+
+
+def test_named_hosts_have_all_their_slots_and_no_other_names(starts, monkeypatch):
+    def look(environment):
+        script = starts.commands[0][8]
+        assert subprocess.check_output([script], text=True).split() == ["node1:2", "node2:4"]
+        assert HOST_ALIASES not in environment and "--network-interfaces" not in starts.commands[0]
+
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr("launch.starting.launchers.require_hosts", lambda *_, **__: None)
+    starts.look = look
+    assert main(["train", "--elastic", "--np", "2", "--hosts", "node1:2,node2:4", "--", *SMALL]) == 7
+
+
+def test_hosts_that_ssh_does_not_reach_are_one_line(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    words = ["--elastic", "--hosts", "unknown.invalid:1,node1:1", "--", *SMALL]
+    command, line = call(main, "train", "--np", "2", *words, code=2).splitlines()
+    assert command.startswith("horovodrun ") and "ssh does not reach" in line
+
+
+@pytest.mark.parametrize(
+    ("ends", "state", "restarts", "code", "count"),
+    [
+        ([LOST, LOST, DONE], "killed", 3, 0, 3),
+        ([LOST, DONE], "interrupted", 1, 0, 2),
+        ([LOST, LOST], "killed", 1, 137, 2),
+        ([Ended(2, was_interrupted=False)], "failed", 3, 2, 1),  # an error, which would come again
+        ([Ended(2, was_interrupted=False)], None, 3, 2, 1),
+        ([LOST, DONE], None, 3, 0, 2),  # before there was a run folder
+        ([LOST, DONE], "running", 3, 0, 2),  # as it looks for a minute, if its first rank was on another host
+        ([Ended(130, was_interrupted=True)], "interrupted", 3, 130, 1),  # the user's Ctrl-C
+    ],
+)
+def test_ranks_are_started_again_while_they_end_by_themselves(
+    ends, state, restarts, code, count, starts, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(train, "_state_of_run", lambda settings: state)
+    starts.ends = ends
+    printed = call(main, "train", "--np", "1", "--restarts", str(restarts), "--", *SMALL, code=code)
+    (command,) = {shlex.join(command) for command in starts.commands}
+    assert len(starts.commands) == count
+    assert "--resume-or-start" in command and "--on-stall end" in command and " --name torch-np1-" in command
+    assert printed.count(", from the newest checkpoint") == count - 1
+
+
+# Programs
 
 
 def test_trainers_find_the_programs_of_this_interpreter_first(monkeypatch):
@@ -102,46 +194,42 @@ def test_trainers_find_the_programs_of_this_interpreter_first(monkeypatch):
     assert environment["TF_CPP_MIN_LOG_LEVEL"] == "3"
 
 
-NOISE = [
-    "WARNING: All log messages before absl::InitializeLog() is called are written to STDERR\n",
-    "I0000 00:00:17 29 port.cc:153] oneDNN custom operations are on. You may see slightly different results.\n",
-    "[1,0]<stderr>:I0000 cpu.cc:227] This TensorFlow binary is optimized to use available CPU instructions in perf\n",
-    "To enable the following instructions: AVX2, in other operations, rebuild TensorFlow with the compiler flags.\n",
-    "mpirun: Forwarding signal 18 to job\n",
-]
-LINES = [
-    ("epoch 1/3  loss 0.5\n", "epoch 1/3  loss 0.5\n"),
-    ("[1,0]<stdout>:epoch 1/3\n", "epoch 1/3\n"),
-    ("[0]<stderr>:train.py: error: no\n", "train.py: error: no\n"),
-    ("[1,1]<stderr>:Traceback (most recent call last):\n", "[1,1]<stderr>:Traceback (most recent call last):\n"),
-    ("[10]<stdout>:from rank 10\n", "[10]<stdout>:from rank 10\n"),
-    ("said [1,0]<stdout>:inside\n", "said [1,0]<stdout>:inside\n"),
-    ("[1,0]<stdout>:\n", "\n"),
-]
-
-
-def test_noise_is_left_out_and_rank_0_has_no_tag():
-    assert [clean_line(line) for line in NOISE] == [None] * len(NOISE)
-    assert [(line, clean_line(line)) for line, _ in LINES] == LINES
+# A line of a launcher -> as it is shown; None: it is noise.
+LINES = {
+    "WARNING: All log messages before absl::InitializeLog() is called are written to STDERR": None,
+    "I0000 00:00:17 29 port.cc:153] oneDNN custom operations are on. You may see slightly different results.": None,
+    "[1,0]<stderr>:I0000 cpu.cc:227] This TensorFlow binary is optimized to use available CPU instructions": None,
+    "To enable the following instructions: AVX2, in other operations, rebuild TensorFlow with the compiler": None,
+    "mpirun: Forwarding signal 18 to job": None,
+    "epoch 1/3  loss 0.5": "epoch 1/3  loss 0.5",
+    "[1,0]<stdout>:epoch 1/3": "epoch 1/3",
+    "[0]<stderr>:train.py: error: no": "train.py: error: no",
+    "[1,1]<stderr>:Traceback (most recent call last):": "[1,1]<stderr>:Traceback (most recent call last):",
+    "[10]<stdout>:from rank 10": "[10]<stdout>:from rank 10",
+    "said [1,0]<stdout>:inside": "said [1,0]<stdout>:inside",
+    "[1,0]<stdout>:": "",
+}
 
 
 def run_python(code, *arguments):
     return run_filtered([sys.executable, "-c", textwrap.dedent(code), *arguments], environment=os.environ)
 
 
-def test_lines_of_both_streams_are_passed_on_in_full(capsys):
+def test_lines_of_both_streams_are_passed_on_in_full_but_for_noise_and_the_tag_of_rank_0(capsys):
     code = """
         import sys
-        for number in range(3000):
-            print("[1,0]<stdout>:line", number)
+        for number in range(1000):
+            print(*sys.argv[1:], sep="\\n")
             print("error", number, file=sys.stderr)
-        print("oneDNN custom operations are on", file=sys.stderr)
         sys.stdout.buffer.write(b"\\xff without end")
     """
-    assert run_python(code) == 0
-    output = capsys.readouterr()
-    assert output.out == "".join(f"line {number}\n" for number in range(3000)) + "� without end"
-    assert output.err == "".join(f"error {number}\n" for number in range(3000))
+    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+    assert run_python(code, *LINES) == 0
+    assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
+    printed = capsys.readouterr()
+    shown = "".join(f"{line}\n" for line in LINES.values() if line is not None)
+    assert printed.out == 1000 * shown + "� without end"
+    assert printed.err == "".join(f"error {number}\n" for number in range(1000))
 
 
 @pytest.mark.parametrize(("ending", "code"), [("sys.exit(3)", 3), ("os.kill(os.getpid(), 9)", 128 + 9)])
@@ -186,31 +274,18 @@ sys.exit(run_filtered([sys.executable, "-c", sys.argv[1]], environment=os.enviro
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_signals_reach_the_program_which_ends_first(number):
-    process = subprocess.Popen(
-        [sys.executable, "-c", LAUNCHER, CHILD], cwd=ROOT, stdout=subprocess.PIPE, text=True, start_new_session=True
-    )  # fmt: skip
-    try:
+    command = [sys.executable, "-c", LAUNCHER, CHILD]
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    with ended_with_the_test(process):
         assert process.stdout.readline() == "ready\n"
         if number == signal.SIGINT:
             os.killpg(process.pid, number)  # a terminal sends Ctrl-C to all processes
         else:
             process.send_signal(number)
         rest = process.communicate(timeout=30)[0]
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-    assert rest == f"received {int(number)}\n" and process.returncode == 5
-
-
-def test_signals_are_as_before_afterwards():
-    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
-    run_python("")
-    assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
+        assert rest == f"received {int(number)}\n" and process.returncode == 5
 
 
 def test_make_train_calls_this():
-    makefile = (ROOT / "Makefile").read_text()
-    assert re.search(
-        r"-m launch train --framework \$\(FRAMEWORK\) --np \$\(NP\) \$\(if .*ELASTIC.*,--elastic\) -- \$\(ARGS\)",
-        makefile,
-    )
+    called = r"-m launch train --framework \$\(FRAMEWORK\) --np \$\(NP\) \$\(if .*ELASTIC.*,--elastic\) -- \$\(ARGS\)"
+    assert re.search(called, (ROOT / "Makefile").read_text())

@@ -34,6 +34,11 @@ def experiment_with_pauses(folder):
     (folder / "made.toml").write_text(EXPERIMENT.format(pause="cool_down_seconds = 5"))
 
 
+def site(folder):
+    """`ours.toml`, the head of a site's file."""
+    (folder / "ours.toml").write_text('[launch]\ntitle = "x"\nsource = "x"\nchecked = 2026-11-21\n')
+
+
 def search_file(folder):
     write_search_file(folder)
 
