@@ -25,7 +25,8 @@ from launch.sites.site_files import LaunchSite, read_launch_site
 
 JOBS_FOLDER = "jobs"
 JOB_FILE = "job.json"
-JobState = Literal["queued", "running", "finished", "failed", "cancelled", "unknown"]
+# gone: nothing is left of it; unknown: whatever is there cannot be seen.
+JobState = Literal["queued", "running", "finished", "failed", "cancelled", "gone", "unknown"]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -106,25 +106,55 @@ def run(options: argparse.Namespace) -> int:
         )
     if job.preflight and job.site.scheduler == "slurm":
         check_on_login_node(job)
-    folder = new_folder(job.name, parent=expanded(options.jobs_folder))
-    try:
-        write_files(folder, files)
-        identifier = there.submit(job, folder)
-    except BaseException:
-        _withdraw(folder)
-        raise
-    write_record(
-        folder,
-        JobRecord(
+    elsewhere = [] if options.jobs_folder == JOBS_FOLDER else ["--jobs-folder", options.jobs_folder]
+    follow, cancel = (
+        shlex.join(["python", "-m", "launch", command, job.name, *elsewhere]) for command in ("status", "cancel")
+    )
+    identifier = _submit(job, files, parent=expanded(options.jobs_folder), remedy=f"End what runs with: {cancel}")
+    print(f"submitted {job.name} ({job.site.scheduler} {identifier}); follow it with: {follow}")
+    return 0
+
+
+def _submit(job: Job, files: dict[str, str], *, parent: Path, remedy: str) -> str:
+    """Submit a job, and keep its record from the moment at which something of it may run; return its id.
+
+    Raises:
+        UserError: it was not submitted, and where something may run nevertheless, how that is ended.
+    """
+    there, folder = scheduler(job.site.scheduler), new_folder(job.name, parent=parent)
+    kept: list[JobRecord] = []
+
+    def keep(identifier: str) -> None:
+        record = JobRecord(
             name=job.name, site=job.site.reference, id=identifier, submitted_at=now(),
             command=["python", "-m", "launch", *sys.argv[1:]], size=job.size, repeats=job.tasks,
             runs=job.run_folders(),
-        ),
-    )  # fmt: skip
-    elsewhere = [] if options.jobs_folder == JOBS_FOLDER else ["--jobs-folder", options.jobs_folder]
-    print(f"submitted {job.name} ({job.site.scheduler} {identifier}); follow it with: "
-          f"{shlex.join(['python', '-m', 'launch', 'status', job.name, *elsewhere])}")  # fmt: skip
-    return 0
+        )  # fmt: skip
+        write_record(folder, record)
+        kept.append(record)
+
+    try:
+        write_files(folder, files)
+        identifier = there.submit(job, folder, keep=keep)
+    except BaseException as error:
+        if not kept or (isinstance(error, UserError) and _is_gone(kept[0], folder)):
+            _withdraw(folder)
+            raise
+        if isinstance(error, UserError):
+            raise UserError(f"{error}. {remedy}") from None
+        print(f"note: the job is kept. {remedy}", file=sys.stderr)
+        raise
+    if not kept:
+        keep(identifier)
+    return identifier
+
+
+def _is_gone(record: JobRecord, folder: Path) -> bool:
+    """Return whether the scheduler says that nothing is left of a job."""
+    try:
+        return scheduler(record.read_site().scheduler).state(record, folder).state == "gone"
+    except UserError:
+        return False
 
 
 def _withdraw(folder: Path) -> None:

@@ -1,5 +1,6 @@
 """Who starts a job: each module has the same names (`Scheduler`)."""
 
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import Protocol, cast
@@ -13,8 +14,11 @@ class Scheduler(Protocol):
     def render(self, job: Job) -> dict[str, str]:
         """Return file name -> text of all that is submitted."""
 
-    def submit(self, job: Job, folder: Path) -> str:
+    def submit(self, job: Job, folder: Path, *, keep: Callable[[str], None]) -> str:
         """Submit the files that were rendered into a folder; return the scheduler's id.
+
+        Args:
+            keep: called with that id before something is started that runs, and costs, whatever becomes of this call.
 
         Raises:
             UserError: the scheduler is not there, or refuses.

@@ -1,5 +1,6 @@
 """Several plain hosts: the script of `local`, run on this machine, starts ranks on them over ssh."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,10 +18,10 @@ def render(job: Job) -> dict[str, str]:
     return {local.SCRIPT: local.script(job, hosts=",".join(map(str, _start(job).hosts)))}
 
 
-def submit(job: Job, folder: Path) -> str:
+def submit(job: Job, folder: Path, *, keep: Callable[[str], None]) -> str:
     """Start the script, if all hosts let it in; its id is that of its process here, and when that began."""
     _start(job).check(np=job.size)
-    return local.submit(job, folder)
+    return local.submit(job, folder, keep=keep)
 
 
 def _start(job: Job) -> Launcher:

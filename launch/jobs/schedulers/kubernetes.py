@@ -5,6 +5,7 @@ yet.
 """
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -210,7 +211,7 @@ def _start_words(job: Job) -> list[str]:
     return [*words, "--bind-to", "none", "--map-by", "slot", *handed_on]
 
 
-def submit(job: Job, folder: Path) -> str:
+def submit(job: Job, folder: Path, *, keep: Callable[[str], None]) -> str:
     """Make the volume's claim where there is none, then the MPIJob; its id is its name.
 
     It is made by `create`, not `apply`: that would change a job of the same name that is there.
@@ -220,8 +221,10 @@ def submit(job: Job, folder: Path) -> str:
     claim = ["get", "persistentvolumeclaim", options.volume_claim, "--ignore-not-found", "--output", "name"]
     if not run_program([*kubectl, *claim], remedy=_LOOK).strip():
         run_program([*kubectl, "create", "--filename", str((folder / VOLUME_FILE).resolve())], remedy=_LOOK)
+    identifier = _name(job.name, workers=job.nodes)
+    keep(identifier)
     run_program([*kubectl, "create", "--filename", str((folder / JOB_FILE).resolve())], remedy=_LOOK)
-    return _name(job.name, workers=job.nodes)
+    return identifier
 
 
 @dataclass(frozen=True)
@@ -253,7 +256,7 @@ def state(record: JobRecord, folder: Path) -> JobStatus:
     words = ["get", "mpijob", record.id, "--ignore-not-found", "--output", "json"]
     text = run_program([*_kubectl_of(record), *words], remedy=_LOOK)
     if not text.strip():
-        return JobStatus("unknown", "the cluster no longer knows it")
+        return JobStatus("gone", "the cluster no longer knows it")
     conditions = read_answer(text, _Answer, source="kubectl").status.conditions
     holding = {one.type: one for one in conditions if one.status == "True"}
     for kind, standing in _STATES.items():

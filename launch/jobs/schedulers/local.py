@@ -3,6 +3,7 @@
 import os
 import signal
 import subprocess
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -52,7 +53,7 @@ def _commands(job: Job, *, hosts: str | None) -> list[list[str]]:
     return repeats_words(job, start=launcher_at(job.site.reference, hosts=hosts).words(np=job.size), hosts=hosts)
 
 
-def submit(job: Job, folder: Path) -> str:
+def submit(job: Job, folder: Path, *, keep: Callable[[str], None]) -> str:
     """Start the script; its id is that of its process, and when that began."""
     with user_errors("starting the job"), (folder / LOG).open("wb") as log:
         process = subprocess.Popen(

@@ -6,6 +6,7 @@ and trainers resume from the bucket. Nothing of it has run on a cloud yet; tests
 """
 
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -156,7 +157,7 @@ def _commands(job: Job, *, hosts: Shell) -> list[list[str]]:
     return repeats_words(resuming(job) if job.spot else job, start=start, hosts=hosts)
 
 
-def submit(job: Job, folder: Path) -> str:
+def submit(job: Job, folder: Path, *, keep: Callable[[str], None]) -> str:
     """Rent the machines and hand them the task, which SkyPilot shows meanwhile; the id is the cluster's name."""
     name, task = _name(job), str((folder / TASK).resolve())
     if job.spot:
@@ -166,6 +167,8 @@ def submit(job: Job, folder: Path) -> str:
         env = [word for each in timestamp(SUBMITTED_AT).items() for word in ("--env", "=".join(each))]
         words = ["sky", "launch", "--yes", "--detach-run", *env, "--cluster", name, task]
         identifier, end = name, f"sky down {name}"
+    require("sky")
+    keep(identifier)
     try:
         show_program(words, remedy=f"End what was started with: {end}")
     except KeyboardInterrupt:
@@ -177,8 +180,10 @@ def submit(job: Job, folder: Path) -> str:
 def state(record: JobRecord, folder: Path) -> JobStatus:
     """Return the status that SkyPilot reports."""
     found = _managed_job(record) if _is_managed(record) else _job_of_cluster(record)
+    if found is None and not _is_managed(record) and _cluster(record):
+        return JobStatus("failed", "its machines were not set up, and may run and cost: `cancel` gives them back")
     if found is None:
-        return JobStatus("unknown", "SkyPilot no longer knows it")
+        return JobStatus("gone", "SkyPilot no longer knows it")
     standing = found.status
     reason = found.failure_reason or found.details or standing.lower().replace("_", " ")
     known = _STATES.get(standing, "failed" if standing.startswith("FAILED") else "unknown")
@@ -212,9 +217,19 @@ def _managed_job(record: JobRecord) -> _SkyJob | None:
 
 
 def _job_of_cluster(record: JobRecord) -> _SkyJob | None:
+    cluster = _cluster(record)
+    if cluster is None or cluster.status == "INIT":  # whose queue cannot be asked
+        return None
     text = run_program(["sky", "queue", record.id, "--output", "json"], remedy=_LOOK)
     jobs = read_answer(text, dict[str, list[_SkyJob]], source="sky").get(record.id, [])
     return max(jobs, key=lambda one: one.job_id, default=None)
+
+
+def _cluster(record: JobRecord) -> _Cluster | None:
+    """Return the machines of a job as SkyPilot knows them; None: there are none."""
+    text = run_program(["sky", "status", record.id, "--output", "json"], remedy=_LOOK)
+    clusters = read_answer(text, list[_Cluster], source="sky")
+    return next((cluster for cluster in clusters if cluster.name == record.id), None)
 
 
 _LOOK = "See `sky status` and `sky check`"
@@ -228,13 +243,15 @@ def logs(record: JobRecord, folder: Path) -> list[str]:
 
 
 def cancel(record: JobRecord, folder: Path) -> None:
-    """End the job; its machines stop by themselves after `autostop_minutes`, those of a managed job at once."""
+    """End the job; its machines stop by themselves after `autostop_minutes`, those of a managed job at once.
+
+    Machines on which no job was started are given back: nothing stops them yet.
+    """
     if _is_managed(record):
         run_program(["sky", "jobs", "cancel", "--yes", "--name", _name_of(record)], remedy=_LOOK)
-    else:
-        run_program(
-            ["sky", "cancel", "--yes", "--all", record.id], remedy=f"End its machines with: sky down {record.id}"
-        )
+        return
+    words = ["cancel", "--yes", "--all"] if _job_of_cluster(record) else ["down", "--yes"]
+    run_program(["sky", *words, record.id], remedy=f"End its machines with: sky down {record.id}")
 
 
 def shell(record: JobRecord, folder: Path) -> list[str]:
@@ -245,11 +262,10 @@ def shell(record: JobRecord, folder: Path) -> list[str]:
             f"the machines of a managed job are gone when it ends. Received: {record.name}. "
             f"Its run folders are in {bucket}: aws s3 sync {bucket}/runs runs"
         )
-    text = run_program(["sky", "status", record.id, "--output", "json"], remedy=_LOOK)  # it writes ssh's configuration
-    for cluster in read_answer(text, list[_Cluster], source="sky"):
-        if cluster.name == record.id and cluster.status == "UP":
-            named = record.read_site().project_folder
-            return ["ssh", record.id] if named else ["ssh", record.id, "cd sky_workdir &&"]
+    cluster = _cluster(record)  # `sky status` writes ssh's configuration
+    if cluster and cluster.status == "UP":
+        named = record.read_site().project_folder
+        return ["ssh", record.id] if named else ["ssh", record.id, "cd sky_workdir &&"]
     raise UserError(f"the machines are not up. Received: {record.id}. Start them with: sky start {record.id}")
 
 

@@ -9,7 +9,7 @@ import os
 import re
 import shlex
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from common.errors import UserError, expanded
@@ -231,7 +231,7 @@ def _before_time_limit(job: Job) -> str:
     )
 
 
-def submit(job: Job, folder: Path) -> str:
+def submit(job: Job, folder: Path, *, keep: Callable[[str], None]) -> str:
     """Submit the script from the job's folder; return the number that Slurm gives it.
 
     Raises:
