@@ -217,9 +217,6 @@ def _managed_job(record: JobRecord) -> _SkyJob | None:
 
 
 def _job_of_cluster(record: JobRecord) -> _SkyJob | None:
-    cluster = _cluster(record)
-    if cluster is None or cluster.status == "INIT":  # whose queue cannot be asked
-        return None
     text = run_program(["sky", "queue", record.id, "--output", "json"], remedy=_LOOK)
     jobs = read_answer(text, dict[str, list[_SkyJob]], source="sky").get(record.id, [])
     return max(jobs, key=lambda one: one.job_id, default=None)
@@ -250,7 +247,11 @@ def cancel(record: JobRecord, folder: Path) -> None:
     if _is_managed(record):
         run_program(["sky", "jobs", "cancel", "--yes", "--name", _name_of(record)], remedy=_LOOK)
         return
-    words = ["cancel", "--yes", "--all"] if _job_of_cluster(record) else ["down", "--yes"]
+    try:
+        has_job = _job_of_cluster(record) is not None
+    except UserError:  # machines that are not up have no queue
+        has_job = False
+    words = ["cancel", "--yes", "--all"] if has_job else ["down", "--yes"]
     run_program(["sky", *words, record.id], remedy=f"End its machines with: sky down {record.id}")
 
 

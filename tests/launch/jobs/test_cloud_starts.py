@@ -26,7 +26,7 @@ class Cloud:
     program: str
     start: list[str]  # words of the call that starts machines or pods
     look: Answer  # what is there
-    nothing: Answer  # nothing is there
+    nothing: list[Answer]  # nothing is there
     end: list[str]  # the call that ends it
 
 
@@ -38,7 +38,7 @@ def cloud(request, tmp_path, monkeypatch):
         return Cloud(
             ["--site", "aws-g4dn"], programs, "sky", ["launch"],
             Answer(to=["status"], out=json.dumps([{"name": "demo", "status": "INIT"}])),
-            Answer(to=["status"], out="[]"),
+            [Answer(to=["status"], out="[]"), Answer(to=["queue"], out="{}")],
             ["sky", "down", "--yes", "demo"],
         )  # fmt: skip
     options = {"image": "ours:1", "volume_claim": "ours", "volume_path": "/data", "namespace": "ours"}
@@ -52,7 +52,7 @@ def cloud(request, tmp_path, monkeypatch):
     )
     return Cloud(
         ["--site", site], programs, "kubectl", ["create"], Answer(to=["get", "mpijob"], out="{}"),
-        Answer(to=["get", "mpijob"]), ["kubectl", "--namespace=ours", "delete", "mpijob", "demo", "--wait=false"],
+        [Answer(to=["get", "mpijob"])], ["kubectl", "--namespace=ours", "delete", "mpijob", "demo", "--wait=false"],
     )  # fmt: skip
 
 
@@ -75,7 +75,7 @@ def test_a_start_that_fails_with_something_running_is_kept_and_can_be_ended(clou
 
 def test_a_start_that_fails_with_nothing_running_leaves_no_job(cloud, tmp_path, capsys):
     claim = Answer(to=["get", "persistentvolumeclaim"], out="claim")
-    cloud.programs.add(cloud.program, Answer(to=cloud.start, code=1), claim, cloud.nothing)
+    cloud.programs.add(cloud.program, Answer(to=cloud.start, code=1), claim, *cloud.nothing)
     assert submit(tmp_path, cloud) == 2
     assert list((tmp_path / "jobs").iterdir()) == []  # so that the same command can be given again
 

@@ -115,7 +115,8 @@ def test_a_missing_program_is_one_line(site, line, demo, monkeypatch):
 @pytest.mark.parametrize("row", rows("status"), ids=lambda row: f"{row['site']}: {row['shown']}")
 def test_the_status_is_what_the_scheduler_answers(row, demo, programs):
     for program in row.keys() & {"squeue", "sacct", "sky", "kubectl"}:
-        programs.add(program, Answer(**row[program]))
+        answers = row[program] if isinstance(row[program], list) else [row[program]]
+        programs.add(program, *(Answer(**answer) for answer in answers))
     codes = row.get("exit_codes", {})
     demo.keep(row["site"], id=row.get("id", "demo"), repeats=1 if "" in codes else 2)
     for task, code in codes.items():
