@@ -85,24 +85,34 @@ def made_record(
 
 
 def made_run(name, *, curve=(), **settings):
-    """Return a run; `curve`: its validation accuracy after each epoch."""
-    figures = np.full((settings.get("epochs", 2), len(FIGURES)), np.nan)
-    if len(curve):
-        figures = np.full((len(curve), len(FIGURES)), np.nan)
-        figures[:, FIGURES.index("validation_accuracy")] = curve
-        settings["epochs"] = len(curve)
+    """Return a run; `curve`: its validation accuracy after each epoch, all of which take as long."""
+    epochs = settings["epochs"] = len(curve) or settings.get("epochs", 2)
     record = made_record(**settings)
+    figures = np.full((epochs, len(FIGURES)), np.nan)
+    if len(curve):
+        columns = {"validation_accuracy": curve, "training_seconds": settings["seconds"] / epochs}
+        columns["steps"] = np.nan if isinstance(record.totals, NotRecorded) else record.totals.steps / epochs
+        for column, values in columns.items():
+            figures[:, FIGURES.index(column)] = values
     state = "finished" if isinstance(record.status, NotRecorded) else record.status.state
     return LoadedRun(Path(name), record, state, figures)
 
 
-def made_runs(name, *, seconds, accuracies=(), **settings):
+def made_runs(name, *, seconds, accuracy=0.9, accuracies=(), **settings):
     """Return runs of seeds 1, 2, 3, ... with these training seconds."""
-    results = accuracies or [0.9 + 0.0001 * number for number in range(len(seconds))]
+    results = accuracies or [accuracy + 0.0001 * number for number in range(len(seconds))]
     return [
-        made_run(f"{name}-r{seed}", seconds=one, accuracy=accuracy, seed=seed, **settings)
-        for seed, (one, accuracy) in enumerate(zip(seconds, results, strict=True), start=1)
+        made_run(f"{name}-r{seed}", seconds=one, accuracy=of_run, seed=seed, **settings)
+        for seed, (one, of_run) in enumerate(zip(seconds, results, strict=True), start=1)
     ]
+
+
+SPREAD = (1.0, 1.01, 0.99, 1.005, 0.995, 1.002, 0.998)  # of seven runs, whose median is 1
+
+
+def spread_runs(name, seconds, *, spread=SPREAD, **settings):
+    """Return a run for each factor of `spread`, which takes so many times these seconds."""
+    return made_runs(name, seconds=[seconds * factor for factor in spread], **settings)
 
 
 def study(name="run", *, seconds=(5.0,), **changes):
