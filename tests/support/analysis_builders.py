@@ -158,6 +158,13 @@ def rows_of(found, title=None):
     return [dict(zip(found.headings, row, strict=True)) for row in found.rows]
 
 
+def said(found):
+    """Return the answer, the flags and the notes, as a terminal shows them."""
+    flags = [f"flag: {flag}" for flag in found.flags]
+    notes = [f"note: {note}" for note in found.notes]
+    return "\n".join([found.answer, *flags, *notes])
+
+
 def plot_of(found, name):
     return next(plot for plot in found.plots if plot.name == name)
 
