@@ -10,7 +10,7 @@ from PIL import Image
 
 from analysis.__main__ import main
 from analysis.questions.energy.command import find
-from analysis.questions.energy.plots import Span, enlarged, power_plot, spans_of
+from analysis.questions.energy.plots import power_plot
 from analysis.runs.published import published_runs
 from analysis.runs.reading import load_runs
 from common.measurement.power_trace import PowerTrace
@@ -21,30 +21,20 @@ PHASES = {"startup": 3, "idle_before": 2, "training": 10, "validation": 4, "test
 CPU = {"startup": 30.0, "idle_before": 10.0, "training": 40.0, "validation": 20.0, "test": 20.0, "idle_after": 10.0}
 GPU = {"startup": 20.0, "idle_before": 15.0, "training": 100.0, "validation": 60.0, "test": 60.0, "idle_after": 17.0}
 IDLE = dict.fromkeys(PHASES, 16.0)
-# cpu0 of one_gpu: 40 x 10 + 20 x 4 + 20 x 2 = 520 J; gpu0: 100 x 10 + 60 x 4 + 60 x 2 = 1360 J; gpu1: 16 x 16 = 256 J.
-
-
-def one_gpu():
-    return make_trace(PHASES, {"cpu0": CPU, "gpu0": GPU, "gpu1": IDLE})
-
-
-def two_gpus():
-    """Half the seconds of the phases that count, the second GPU as busy as the first."""
-    phases = PHASES | {"training": 5, "validation": 2, "test": 1}
-    return make_trace(phases, {"cpu0": CPU, "gpu0": GPU, "gpu1": GPU})
+# On one GPU cpu0: 40 x 10 + 20 x 4 + 20 x 2 = 520 J; gpu0: 100 x 10 + 60 x 4 + 60 x 2 = 1360 J; gpu1: 16 x 16 = 256 J.
 
 
 def write_runs(folder):
-    for seed in (1, 2):
-        traces = {"one": one_gpu(), "two": two_gpus()}
-        write_finished_run(
-            folder / f"one-{seed}", seed=seed, traces=[traces["one"]], used_gpus={"node0": ["gpu0"]},
-            world=make_world("cuda:0"),
-        )  # fmt: skip
-        write_finished_run(
-            folder / f"two-{seed}", seed=seed, traces=[traces["two"]], used_gpus={"node0": ["gpu0", "gpu1"]},
-            world=make_world("cuda:0", "cuda:1"),
-        )  # fmt: skip
+    """Write two runs on one GPU, and two on both: half the seconds of the phases that count, both GPUs as busy."""
+    quick = PHASES | {"training": 5, "validation": 2, "test": 1}
+    for name, phases, second in (("one", PHASES, IDLE), ("two", quick, GPU)):
+        used = ["gpu0"] if name == "one" else ["gpu0", "gpu1"]
+        trace = make_trace(phases, {"cpu0": CPU, "gpu0": GPU, "gpu1": second})
+        for seed in (1, 2):
+            write_finished_run(
+                folder / f"{name}-{seed}", seed=seed, traces=[trace], used_gpus={"node0": used},
+                world=make_world(*["cuda:0"] * len(used)),
+            )  # fmt: skip
 
 
 def test_energies_and_products_by_hand(tmp_path):
@@ -69,17 +59,12 @@ def test_energies_and_products_by_hand(tmp_path):
     least = "The lowest energy and EDP are those of PyTorch, cnn, mnist, np 2, 0.8617 and 0.4309 times the base."
     assert found.answer.endswith(least)
     assert found.flags == []
-
-
-def test_energy_by_device_and_phase(tmp_path):
-    write_runs(tmp_path)
-    rows = {(row["cell"], row["device"]): row for row in rows_of(find(load_runs([tmp_path])), 2)}
-    gpu = rows["PyTorch, cnn, mnist, np 1", "gpu0"]
-    phases = ("startup", "idle_before", "training", "validation", "test", "idle_after")
-    assert [gpu[f"{phase}, J"] for phase in phases] == [60, 30, 1000, 240, 120, 34]
-    assert (gpu["how"], gpu["used"], gpu["at rest before, W"], gpu["at rest after, W"]) == ("integral", "yes", 15, 17)
-    assert rows["PyTorch, cnn, mnist, np 1", "gpu1"]["used"] == "no"
-    assert rows["PyTorch, cnn, mnist, np 2", "gpu1"]["used"] == "yes"
+    devices = {(row["cell"][-4:], row["device"]): row for row in rows_of(found, 2)}
+    gpu = devices["np 1", "gpu0"]
+    assert [gpu[f"{phase}, J"] for phase in PHASES] == [60, 30, 1000, 240, 120, 34]
+    assert (gpu["how"], gpu["at rest before, W"], gpu["at rest after, W"]) == ("integral", 15, 17)
+    used = {key: row["used"] for key, row in devices.items() if key[1] != "cpu0"}
+    assert used == {("np 1", "gpu0"): "yes", ("np 1", "gpu1"): "no", ("np 2", "gpu0"): "yes", ("np 2", "gpu1"): "yes"}
 
 
 def test_what_was_not_measured_is_reported_and_not_compared(tmp_path):
@@ -128,12 +113,6 @@ def epochs_trace(epochs):
     return PowerTrace(host="", seconds=whole.seconds, phases=phases, series=whole.series)
 
 
-def test_phases_follow_one_another():
-    assert spans_of(epochs_trace(1)) == [
-        Span("startup", 0, 5), Span("training", 5, 15), Span("validation", 15, 17),
-    ]  # fmt: skip
-
-
 @pytest.mark.parametrize(
     ("epochs", "seconds", "expected"),
     [
@@ -141,13 +120,14 @@ def test_phases_follow_one_another():
         (4, [], (16.4, 42.2)),  # the second and the third, from 17 s on
         (1, [3.0, 3.0, 4.0], (8.5, 14.8)),  # phases do not give the epochs
         (1, [3.0, 3.0], None),
-        (1, [0.0, 0.0, 0.0], None),
         (1, [3.0, float("nan"), 3.0], None),
     ],
 )
 def test_the_part_that_is_enlarged(epochs, seconds, expected):
-    window = enlarged(spans_of(epochs_trace(epochs)), np.array(seconds))
-    assert window == (expected if expected is None else pytest.approx(expected))
+    whole, *rest = power_plot("x", "x", [epochs_trace(epochs)], epoch_seconds=np.array(seconds)).figure.axes
+    assert [ax.get_xlim() for ax in rest] == ([] if expected is None else [pytest.approx(expected)])
+    if epochs == 1:
+        assert [text.get_text() for text in whole.texts] == ["start-up", "training", "validation"]
 
 
 def test_a_long_trace_is_drawn_by_means_and_enlarged_by_samples():
