@@ -4,12 +4,11 @@ import json
 import math
 
 import pytest
-from analysis_builders import made_record, made_run, made_runs, rows_of, select
-from builders import make_epoch
+from analysis_builders import made_run, made_runs, rows_of, said, select, write_made
 
 from analysis.__main__ import main
 from analysis.questions.hyperparameters.command import find
-from common.run_folder.records import NotRecorded, RunWriter
+from common.run_folder.records import NotRecorded
 
 SMALL, LARGE = (148, 112), (295, 222)
 
@@ -25,47 +24,37 @@ def asked(*groups):
     return find(select(*groups))
 
 
-def study():
-    return select(
+def test_fastest_most_accurate_and_collapsed_are_named():
+    found = asked(
         trial(96, LARGE, 13000.0, [0.2, 0.7, 0.81]),
         trial(72, LARGE, 13900.0, [0.3, 0.77, 0.116]),
         trial(128, SMALL, 3500.0, [0.2, 0.5, 0.78], validation=70.0, test=4.0),
         trial(256, SMALL, 3460.0, [0.1, 0.5, 0.38]),
     )
-
-
-def test_fastest_most_accurate_and_collapsed_are_named():
-    found = find(study())
     assert found.answer == (
         "PyTorch, mlp: the fastest is 148x112 with batch 256 (38.0 %). The most accurate at the end is 295x222 "
         "with batch 96 (81.0 %). Within 5 points of it, 148x112 with batch 128 is the fastest. 2 of 4 collapsed, "
         "fell or never learned: see the remarks."
     )
-    rows = {(row["resolution"], row["batch"]): row for row in rows_of(found, "Time and validation accuracy")}
-    assert rows["148x112", 256]["total, s"] == 3460.0
-    assert rows["295x222", 72]["remark"] == "collapsed: ended at guessing (11.1 %)"
-    assert rows["148x112", 256]["remark"] == "ended 12.0 points below its best"
-
-
-def test_the_table_has_resolutions_and_batches_in_order_with_last_and_best():
-    rows = rows_of(find(study()), "Time and validation accuracy")
-    assert [(row["resolution"], row["batch"], row["total, s"]) for row in rows] == [
-        ("148x112", 128, 3574.0), ("148x112", 256, 3460.0), ("295x222", 72, 13900.0), ("295x222", 96, 13000.0),
-    ]  # fmt: skip
-    assert [row["last accuracy, %"] for row in rows] == pytest.approx([78.0, 38.0, 11.6, 81.0])
-    assert [row["best accuracy, %"] for row in rows] == pytest.approx([78.0, 50.0, 77.0, 81.0])
-
-
-def test_panels_are_resolutions_and_lines_are_batches():
-    accuracy, time = find(study()).plots
-    assert [ax.get_title() for ax in accuracy.figure.axes] == ["PyTorch, 148x112", "PyTorch, 295x222"]
-    assert [len(ax.get_lines()) for ax in accuracy.figure.axes] == [2, 2]
-    assert accuracy.figure.axes[1].get_lines()[0].get_ydata() == pytest.approx([30.0, 77.0, 11.6])
+    names = ("resolution", "batch", "total, s", "last accuracy, %", "best accuracy, %", "remark")
+    rows = [[row[name] for name in names] for row in rows_of(found, "Time and validation accuracy")]
+    assert rows == [
+        ["148x112", 128, 3574.0, pytest.approx(78), pytest.approx(78), None],
+        ["148x112", 256, 3460.0, pytest.approx(38), pytest.approx(50), "ended 12.0 points below its best"],
+        ["295x222", 72, 13900.0, pytest.approx(11.6), pytest.approx(77), "collapsed: ended at guessing (11.1 %)"],
+        ["295x222", 96, 13000.0, pytest.approx(81), pytest.approx(81), None],
+    ]
+    # Panels are resolutions, lines are batches.
+    accuracy, time = found.plots
+    small, large = accuracy.figure.axes
+    assert [ax.get_title() for ax in (small, large)] == ["PyTorch, 148x112", "PyTorch, 295x222"]
+    assert [len(ax.get_lines()) for ax in (small, large)] == [2, 2]
+    assert large.get_lines()[0].get_ydata() == pytest.approx([30.0, 77.0, 11.6])
     assert [text.get_text() for text in accuracy.figure.legends[0].get_texts()] == [
         "batch 72", "batch 96", "batch 128", "batch 256",
     ]  # fmt: skip
     # The same batch looks the same in every panel, so the third batch is the first line of the small images.
-    assert accuracy.figure.axes[0].get_lines()[0].get_color() != accuracy.figure.axes[1].get_lines()[0].get_color()
+    assert small.get_lines()[0].get_color() != large.get_lines()[0].get_color()
     assert [ax.get_title() for ax in time.figure.axes] == ["148x112", "295x222"]
     assert len(accuracy.data.rows) == 12 and len(time.data.rows) == 4
 
@@ -89,17 +78,13 @@ def test_what_never_learned_did_not_collapse():
     assert remarks == ["never better than guessing (11.1 %)"] * 2
 
 
-def test_runs_that_differ_in_more_are_no_study():
-    for other in (
-        {"framework": "keras"}, {"ranks": 2, "samples": (128, 0)}, {"epochs": 2, "curve": [0.1] * 3}, {"site": "aws"},
-    ):  # fmt: skip
-        changed = {"curve": [0.1, 0.2], **other}
-        runs = [
-            [made_run("a", seconds=1.0, global_batch=32, curve=[0.1, 0.2])],
-            [made_run("b", seconds=1.0, global_batch=64, **changed)],
-        ]
-        found = asked(*runs)
-        assert "there is nothing to compare" in found.answer and not found.tables and not found.plots
+@pytest.mark.parametrize(
+    "other", [{"framework": "keras"}, {"ranks": 2, "samples": (128, 0)}, {"curve": [0.1] * 3}, {"site": "aws"}]
+)
+def test_runs_that_differ_in_more_are_no_study(other):
+    one = {"seconds": 1.0, "curve": [0.1, 0.2]}
+    found = asked([made_run("a", **one, global_batch=32), made_run("b", **{**one, **other}, global_batch=64)])
+    assert "there is nothing to compare" in found.answer and not found.tables and not found.plots
 
 
 def test_both_frameworks_share_a_picture():
@@ -143,36 +128,24 @@ def test_the_share_of_validation_samples_by_hand():
     assert [plot.name for plot in found.plots] == ["hyperparameters-validation"]
 
 
-def test_runs_whose_share_is_not_recorded_are_listed_by_name():
-    unknown = NotRecorded("an example")
-    runs = [
-        made_run(name, seconds=20.0, validation=seconds, data=unknown, config=unknown, hashes=unknown)
-        for name, seconds in (("ten", 30.0), ("one", 3.0))
-    ]
-    found = asked(runs)
+def test_shares_that_are_not_recorded_or_differ_with_the_resolution_are_named():
+    unknown = dict.fromkeys(("data", "config", "hashes"), NotRecorded("an example"))
+    found = asked([made_run(name, seconds=20.0, validation=3.0, **unknown) for name in ("ten", "one")])
     assert [row["validation samples"] for row in rows_of(found, "Time by the share")] == ["ten", "one"]
-    assert any("not recorded: they are listed by name" in note for note in found.notes)
-
-
-def test_a_share_that_differs_with_the_resolution_is_flagged():
+    assert "not recorded: they are listed by name" in said(found)
     found = asked(
         trial(8, SMALL, 2.0, [0.5, 0.6], samples=(5760, 640)), trial(8, LARGE, 4.0, [0.5, 0.6], samples=(6336, 64))
     )
-    assert any(
-        "share of validation samples differs too: 148x112 with batch 8 10.0 % and 295x222 with batch 8 1.0 %" in flag
-        for flag in found.flags
-    )
+    differs = "share of validation samples differs too: 148x112 with batch 8 10.0 % and 295x222 with batch 8 1.0 %"
+    assert differs in said(found)
 
 
 # The command
 
 
 def test_the_command_shows_and_refuses_with_strict(tmp_path, capsys):
-    for batch in (32, 64):
-        writer = RunWriter.create(tmp_path / "runs" / f"batch{batch}", made_record(seconds=3.0, global_batch=batch))
-        for epoch in (1, 2):
-            writer.add_epoch(make_epoch(epoch, validation_accuracy=0.4 * epoch))
-        writer._ended.set()
+    runs = [made_run(f"batch{batch}", seconds=3.0, global_batch=batch, curve=[0.4, 0.8]) for batch in (32, 64)]
+    write_made(tmp_path / "runs", runs)
     arguments = ["hyperparameters", str(tmp_path / "runs"), "--format", "json", "--plots", str(tmp_path / "plots")]
     assert main(arguments) == 0
     shown = json.loads(capsys.readouterr().out)

@@ -24,7 +24,8 @@ def profile(first=0.002, *, layers=LAYERS, optimizer=0.001, step=None):
     whole = sum(parts.values()) if step is None else step
     return StepProfile(
         steps=20, left_out_steps=5, step_seconds=whole, step_seconds_of_ranks=[whole], parts_seconds=parts,
-        parts_over_step=sum(parts.values()) / whole, parts_seconds_of_ranks={part: [time] for part, time in parts.items()},
+        parts_over_step=sum(parts.values()) / whole,
+        parts_seconds_of_ranks={part: [time] for part, time in parts.items()},
         layers={name: LayerSeconds(forward=times[0], backward=times[1]) for name, times in seconds.items()},
     )  # fmt: skip
 
