@@ -1,10 +1,13 @@
 """`python -m analysis strategies`: the comparison with all-reduce, equal time, bytes, staleness, plots, claims."""
 
+import tomllib
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from analysis_builders import SPREAD, plot_of, rows_of, select, spread_runs
 from builders import make_environment, make_status
+from question_cases import cases_in, check_case
 
 from analysis.questions.strategies.claims import TESTS, read_claims
 from analysis.questions.strategies.command import find
@@ -20,20 +23,8 @@ EVERY8 = {"strategy": "averaging", "average_every": 8}
 EVERY128 = {"strategy": "averaging", "average_every": 128}
 FREE = {"strategy": "server", "servers": 1, "staleness": "none"}
 SLOW = {"slow": "1:2", "slow_is_subject": True}  # the second worker takes twice as long
-STEPS = 50  # of an epoch
-# Ways to do the same work on two ranks, unless something else is said: name -> settings.
-WAYS = {
-    "alone": {"seconds": 150.0, "ranks": 1},
-    "ring": {"seconds": 100.0},
-    "often": {"seconds": 80.0, "strategy": EVERY8},
-    "seldom": {"seconds": 50.0, "strategy": EVERY128, "accuracy": 0.8},
-    "free": {"seconds": 80.0, "strategy": FREE},
-    "keras ring": {"seconds": 100.0, **KERAS},
-    "keras often": {"seconds": 80.0, "strategy": EVERY8, **KERAS},
-    "slow ring": {"seconds": 190.0, "balance": SLOW},
-    "slow often": {"seconds": 160.0, "strategy": EVERY8, "balance": SLOW},
-    "slow shared": {"seconds": 140.0, "balance": {**SLOW, "shares": "auto"}},
-}
+CASES = Path(__file__).with_name("strategies.toml")
+WAYS = tomllib.loads(CASES.read_text())["runs"]
 
 
 def sharing_of(*, sent=4e6, seconds=1.0, staleness=None):
@@ -59,9 +50,8 @@ def memory_of(*ranks):
 
 
 def runs_of(way, **changes):
-    """Return runs of one of `WAYS`, so changed, with validations after equal parts of their training."""
-    values = {"ranks": 2, "curve": (0.5, 0.8, 0.9), "steps": STEPS, **WAYS[way], **changes}
-    return spread_runs(way, **{**values, "steps": values["steps"] * len(values["curve"])})
+    """Return runs of a way of the cases, so changed."""
+    return spread_runs(way, **WAYS[way] | changes)
 
 
 def asked(*ways, **changes):
@@ -95,55 +85,9 @@ def lines_of(found, plot):
     return {line.get_label(): list(line.get_ydata()) for line in ax.get_lines() if len(line.get_xdata()) == 2}
 
 
-def test_strategies_are_compared_with_allreduce_by_seed():
-    found = asked("ring", "often", "seldom")
-    often = row_of(found, "Against plain allreduce", "averaging, every 8")
-    assert often["time / allreduce"] == pytest.approx(0.8) and often["verdict"] == "faster"
-    assert often["p"] == pytest.approx(2 / 2**7) and often["within 0.5 points"] == "same"
-    seldom = row_of(found, "Against plain allreduce", "averaging, every 128")
-    assert seldom["accuracy - allreduce's, points"] == pytest.approx(-10.0)
-    assert (seldom["within 0.5 points"], seldom["n"]) == ("different", 7)
-    assert found.answer == ("PyTorch: take averaging, every 8, 1.25 times as fast as allreduce at the same accuracy.")
-    assert not [flag for flag in found.flags if "strategy" in flag]
-    assert any(note.startswith("2 comparisons, each at 95 %") and "by chance" in note for note in found.notes)
-    assert not any("by chance" in note for note in asked("ring", "often").notes)
-
-
-NOTHING = "take allreduce: nothing is shown to be faster at the same accuracy, to within 0.5 points"
-
-
-@pytest.mark.parametrize(
-    ("ways", "verdicts", "answer"),
-    [
-        (
-            ["ring", "seldom", "keras ring", ("keras often", {"seconds": 120.0})],
-            ["faster", "slower"],
-            f"PyTorch: {NOTHING}; averaging is faster, its accuracy another. Keras: {NOTHING}.",
-        ),
-        (
-            [("ring", {"accuracy": 0.1}), ("often", {"accuracy": 0.1})],
-            ["faster"],
-            "PyTorch: averaging, every 8 is 1.25 times as fast as allreduce, but neither has learned: both guess.",
-        ),
-        (
-            [("ring", {"spread": FEW}), ("often", {"spread": FEW, "seconds": 50.0})],
-            ["too few runs"],
-            f"PyTorch: {NOTHING}.",
-        ),
-        (
-            ["ring", "alone"],
-            None,
-            "No run shares its work in another way than by all-reduce: there is nothing to compare.",
-        ),
-    ],
-)
-def test_advice_is_one_sentence_per_framework(ways, verdicts, answer, plots):
-    found = asked(*ways)
-    assert found.answer == answer
-    if verdicts:
-        assert [row["verdict"] for row in rows_of(found, "Against plain allreduce")] == verdicts
-    else:
-        assert not found.tables and not found.plots
+@pytest.mark.parametrize("case", cases_in(CASES))
+def test_what_is_found(case, plots):
+    check_case(case, find)
 
 
 def test_the_exchange_is_compared_with_plain_allreduce_whatever_its_tuning():
@@ -206,23 +150,6 @@ def test_staleness_with_and_without_a_straggler_are_panels_of_their_own(plots):
     ]
 
 
-def test_equal_time_is_cut_from_the_same_runs():
-    found = asked(
-        ("ring", {"seconds": 120.0, "curve": (0.4, 0.8, 0.9)}),
-        ("often", {"seconds": 60.0, "curve": (0.5, 0.6, 0.7)}),
-        ("seldom", {"seconds": 300.0}),
-        spread=ONE * 2,
-    )
-    # After 60 s: all-reduce is halfway between its validations at 40 and 80 s, averaging at its end.
-    ring = row_of(found, "At equal time", "allreduce")
-    assert ring["at, s"] == 60.0 and ring["validation accuracy, %"] == pytest.approx(60.0)
-    (note,) = [note for note in found.notes if "had not validated" in note]
-    assert note.endswith("averaging, every 128 had not validated after 60.00 s")
-    often = row_of(found, "At equal time", "averaging, every 8")
-    assert often["validation accuracy, %"] == pytest.approx(70.0)
-    assert often["minus allreduce's, points"] == pytest.approx(10.0)
-
-
 def test_plots_have_their_data_and_what_is_missing_is_a_note(plots):
     found = asked(("ring", {"sharing": sharing_of(seconds=10.0)}), "often", "seldom")
     assert [plot.name for plot in found.plots] == [
@@ -244,23 +171,6 @@ def test_plots_have_their_data_and_what_is_missing_is_a_note(plots):
     assert list(seconds.get_lines()[0].get_ydata()) == pytest.approx([80.0, 50.0])
     parts = {row[1]: row[2] for row in plot_of(found, "strategies-parts").data.rows}
     assert parts == {"computing": pytest.approx(85.0), "waiting for data": 0.0, "waiting and sending": 15.0}
-
-
-@pytest.mark.parametrize(
-    ("alone", "efficiency"),
-    [
-        ({}, 75.0),  # 150 s / (2 x 100 s)
-        ({"global_batch": 32, "steps": 2 * STEPS}, None),  # as many images in other batches
-        ({"device": {"mixed_precision": "bfloat16"}}, None),  # other settings
-        (KERAS, None),
-        ({"curve": (0.5, 0.8)}, None),  # another number of images
-        ({"balance": {"slow": "0:2", "slow_is_subject": True}}, None),
-        (None, None),
-    ],
-)
-def test_the_efficiency_is_that_against_one_rank_on_the_same_work(alone, efficiency):
-    found = asked(*([] if alone is None else [("alone", alone)]), "ring", "often")
-    assert row_of(found, "Time, accuracy", "allreduce")["efficiency, %"] == (efficiency and pytest.approx(efficiency))
 
 
 # Models in stages
@@ -373,7 +283,7 @@ def test_a_straggler_is_part_of_the_work(plots):
     """Longer runs of another experiment are no runs without a straggler."""
     longer = {"curve": (0.5, 0.6, 0.7, 0.8, 0.85, 0.9)}
     others = [("ring", {**longer, "seconds": 500.0}), ("often", {**longer, "seconds": 450.0})]
-    found = asked(*others, "alone", "ring", "often", "slow ring", "slow often", "slow shared")
+    found = asked(*others, "alone", "ring", "often", "slow-ring", "slow-often", "slow-shared")
     rows = {(row["model, data set, workers, site"][-8:], row["strategy"], round(row["time / allreduce"], 4))
             for row in rows_of(found, "Against plain allreduce")}  # fmt: skip
     assert rows == {
@@ -390,12 +300,6 @@ def test_a_straggler_is_part_of_the_work(plots):
     assert "2.00 times the time" in claim_of(found, "Parameter averaging advances")[1]
 
 
-def test_work_of_other_numbers_of_workers_is_compared_apart():
-    found = asked("ring", "often", ("ring", {"ranks": 4, "seconds": 60.0}), ("often", {"ranks": 4, "seconds": 30.0}))
-    ratios = [row["time / allreduce"] for row in rows_of(found, "Against plain allreduce")]
-    assert ratios == pytest.approx([0.8, 0.5])
-
-
 # Claims
 
 
@@ -405,44 +309,6 @@ def test_every_claim_has_a_source_and_either_a_test_or_a_verdict():
     assert {claim.test for claim in claims if claim.test} == {*TESTS, "frameworks_are_alike"}
     for claim in claims:
         assert (claim.test is None) == (claim.verdict is not None) == (claim.found is not None), claim
-
-
-YES, NO, UNKNOWN = "holds", "does not hold here", "cannot be tested here"
-STRAGGLERS = ("alone", "ring", "often", "slow ring", "slow often", "slow shared")
-INTERVALS = ("ring", "often", "seldom")
-WAITS, PAYS, SCALES = "Parameter averaging advances", "However few samples", "Training on two devices"
-TRADES, ALIKE = "Workers train one or several", "The accuracies of both frameworks"
-
-
-@pytest.mark.parametrize(
-    ("claim", "names", "changes", "verdict"),
-    [
-        (WAITS, STRAGGLERS, {"slow often": {"seconds": 150.0}}, YES),
-        (WAITS, STRAGGLERS, {"slow often": {"seconds": 100.0}}, NO),
-        ("A slow device with as many samples", STRAGGLERS, {}, YES),
-        (PAYS, STRAGGLERS, {"slow shared": {"seconds": 140.0}}, NO),
-        (PAYS, STRAGGLERS, {"slow shared": {"seconds": 160.0}}, YES),
-        ("With batches in proportion", STRAGGLERS, {}, NO),  # weighted by images, it costs no accuracy
-        (SCALES, STRAGGLERS, {"alone": {"seconds": 195.0}}, YES),
-        (SCALES, STRAGGLERS, {"alone": {"seconds": 150.0}}, NO),
-        (TRADES, INTERVALS, {}, YES),
-        (TRADES, INTERVALS, {"seldom": {"accuracy": 0.9}}, NO),
-        (TRADES, INTERVALS, {"seldom": {"seconds": 80.0}}, NO),
-        (TRADES, INTERVALS, {name: {"spread": FEW} for name in INTERVALS}, UNKNOWN),
-        (TRADES, ("ring", "often"), {}, UNKNOWN),
-        (ALIKE, ("ring", "often", "keras ring", "keras often"), {}, YES),
-        (ALIKE, ("ring", "often", "keras ring", "keras often"), {"keras often": {"accuracy": 0.7}}, NO),
-    ],
-)
-def test_a_claim_holds_or_does_not(claim, names, changes, verdict):
-    assert claim_of(asked(*((name, changes.get(name, {})) for name in names)), claim)[0] == verdict
-
-
-def test_claims_without_their_runs_cannot_be_tested():
-    assert claim_of(asked("ring", "often"), "An asynchronous worker") == (
-        UNKNOWN,
-        "there are no runs of free servers and of allreduce with the same straggler",
-    )
 
 
 def at_once(number, way, **changes):
@@ -455,10 +321,10 @@ def at_once(number, way, **changes):
 @pytest.mark.parametrize(
     ("number", "alone", "verdict", "words"),
     [
-        (2, 100.0, YES, "14 runs of 2 settings, up to 2 at once; with 2 at once one takes 1.50 times the time"),
-        (2, 70.0, NO, "14 runs of 2 settings, up to 2 at once; with 2 at once one takes 2.14 times"),
-        (2, None, YES, "14 runs of 2 settings, up to 2 at once; none was made alone, too"),
-        (1, None, UNKNOWN, "there are no runs of several settings side by side"),
+        (2, 100.0, "holds", "14 runs of 2 settings, up to 2 at once; with 2 at once one takes 1.50 times the time"),
+        (2, 70.0, "does not hold here", "14 runs of 2 settings, up to 2 at once; with 2 at once one takes 2.14 times"),
+        (2, None, "holds", "14 runs of 2 settings, up to 2 at once; none was made alone, too"),
+        (1, None, "cannot be tested here", "there are no runs of several settings side by side"),
     ],
 )
 def test_models_train_at_once_or_do_not(number, alone, verdict, words):
