@@ -98,12 +98,12 @@ def made_run(name, *, curve=(), **settings):
     return LoadedRun(Path(name), record, state, figures)
 
 
-def made_runs(name, *, seconds, accuracy=0.9, accuracies=(), **settings):
-    """Return runs of seeds 1, 2, 3, ... with these training seconds."""
+def made_runs(name, *, seconds, first=1, accuracy=0.9, accuracies=(), **settings):
+    """Return runs of the seeds from `first` on with these training seconds."""
     results = accuracies or [accuracy + 0.0001 * number for number in range(len(seconds))]
     return [
         made_run(f"{name}-r{seed}", seconds=one, accuracy=of_run, seed=seed, **settings)
-        for seed, (one, of_run) in enumerate(zip(seconds, results, strict=True), start=1)
+        for seed, (one, of_run) in enumerate(zip(seconds, results, strict=True), start=first)
     ]
 
 
@@ -111,8 +111,9 @@ SPREAD = (1.0, 1.01, 0.99, 1.005, 0.995, 1.002, 0.998)  # of seven runs, whose m
 
 
 def spread_runs(name, seconds, *, spread=SPREAD, **settings):
-    """Return a run for each factor of `spread`, which takes so many times these seconds."""
-    return made_runs(name, seconds=[seconds * factor for factor in spread], **settings)
+    """Return a run for each factor of `spread`, which takes so many times these seconds; or the seconds of a list."""
+    times = seconds if isinstance(seconds, list) else [seconds * factor for factor in spread]
+    return made_runs(name, seconds=times, **settings)
 
 
 def study(name="run", *, seconds=(5.0,), **changes):

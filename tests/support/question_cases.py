@@ -44,18 +44,18 @@ def check_case(case, find):
     runs = [build(number) for number, build in enumerate(case["made"])]
     found = find(select(*runs), **case.get("options", {}))
     text = said(found)
-    assert found.answer == case.get("answer", found.answer)
+    assert found.answer == case.get("answer", found.answer), found.answer
     for words in case.get("says", ()):
-        assert words in text
+        assert words in text, text
     for words in case.get("silent", ()):
-        assert words not in text
+        assert words not in text, text
     for title, expected in case.get("tables", {}).items():
         rows = rows_of(found, title)
         if isinstance(expected, dict):
             assert any(values_of(row, expected) == expected_of(expected) for row in rows), rows
         else:
             shown = [values_of(row, columns) for row, columns in zip(rows, expected, strict=True)]
-            assert shown == [expected_of(columns) for columns in expected]
+            assert shown == [expected_of(columns) for columns in expected], shown
     if case.get("tables") == {}:
         assert not found.tables and not found.plots
 

@@ -2,10 +2,12 @@
 
 import json
 from datetime import date
+from pathlib import Path
 
 import pytest
 from analysis_builders import made_runs, rows_of, select, study
 from builders import make_trace, make_world, write_study
+from question_cases import cases_in, check_case
 
 from analysis.__main__ import main
 from analysis.clouds.hardware import find_hardware
@@ -17,7 +19,7 @@ from common.sites.table import read_sites
 
 SITES = read_sites()
 FOUR_GPUS = make_world(*(f"cuda:{number}" for number in range(4)))
-ONE_GPU, ONE_CPU = make_world("cuda:0"), make_world("cpu")
+ONE_GPU = make_world("cuda:0")
 TIMES = [100.0, 102.0, 98.0, 101.0, 99.0, 100.5]  # of six seeds
 
 
@@ -40,134 +42,14 @@ def three_sites():
     )
 
 
-def by_site(found, title):
-    """Return site -> row of a table."""
-    return {row["site"]: row for row in rows_of(found, title)}
+@pytest.mark.parametrize("case", cases_in(Path(__file__).with_name("clouds.toml")))
+def test_what_is_found(case, plots):
+    check_case(case, find)
 
 
-def test_times_and_accuracies_against_the_base():
-    found = find(three_sites(), pricing=Pricing(sites=SITES, on=date(2025, 1, 1)))
-    rows = by_site(found, "Times and accuracies")
-    assert list(rows) == ["aws-g3-16xlarge", "aws-p3-8xlarge", "cte-power"]
-    base, slow, other = rows["cte-power"], rows["aws-g3-16xlarge"], rows["aws-p3-8xlarge"]
-    assert (base["n"], base["training, s"], base["95 % interval"]) == (6, 100.25, "98.00 to 102.00")
-    assert (base["time / cte-power"], base["within 0.5 points"]) == (1.0, "base")
-    assert slow["time / cte-power"] == pytest.approx(7) and slow["95 % interval of it"] == "7.000 to 7.000"
-    assert other["time / cte-power"] == pytest.approx(2) and other["accuracy, %"] == pytest.approx(96)
-    assert other["points to cte-power"] == pytest.approx(6)
-    assert (slow["within 0.5 points"], other["within 0.5 points"]) == ("same", "different")
-    assert "the fastest is cte-power; aws-p3-8xlarge takes 2.00 times as long." in found.answer
-    marked = "n = 6, at the first known price, of 2025-12-31"  # (2 x 100.25 + 15) s at $12.24 per hour
-    assert f"The cheapest is aws-p3-8xlarge, $0.7327 ({marked}) per run" in found.answer
-    assert found.flags == []
-
-
-def test_sites_that_start_ranks_in_different_ways_are_compared():
-    """As the shipped sites do: CTE-POWER by srun over MPI on two nodes, AWS by horovodrun over Gloo on one."""
-    srun = {"hosts": 2, "threads_per_rank": 40, "launcher": "srun", "controller": "mpi"}
-    gloo = {"threads_per_rank": 16, "launcher": "horovodrun", "controller": "gloo"}
-    gpus = ("cuda:0", "cuda:1")
-    found = find(
-        select(
-            at("cte-power", TIMES, world=make_world(*gpus, **srun, gpus=["V100"] * 2)),
-            at("aws-g3-16xlarge", [7 * time for time in TIMES], world=make_world(*gpus, **gloo, gpus=["T4"] * 2)),
-            at("old", TIMES, world=make_world(*gpus, **gloo)),
-        )
-    )
-    assert by_site(found, "Times and accuracies")["aws-g3-16xlarge"]["time / cte-power"] == pytest.approx(7)
-    names = ("device", "hosts", "threads", "launcher", "controller", "differs from cte-power in")
-    ways = {site: [row[name] for name in names] for site, row in by_site(found, "How the sites ran them").items()}
-    differ = "device, hosts, threads, launcher, controller"
-    assert ways == {
-        "cte-power": ["gpu V100", 2, 40, "srun", "mpi", "base"],
-        "aws-g3-16xlarge": ["gpu T4", 1, 16, "horovodrun", "gloo", differ],
-        "old": ["gpu", 1, 16, "horovodrun", "gloo", differ],
-    }
-
-
-def two_ranks(launcher, controller="mpi"):
-    return make_world("cpu", "cpu", launcher=launcher, controller=controller)
-
-
-def of_model(gpu):
-    return make_world("cuda:0", gpus=[gpu])
-
-
-@pytest.mark.parametrize(
-    "cells",
-    [
-        [
-            ("cte-power, controller mpi, srun", 100.0, two_ranks("srun"), 1.0),
-            ("cte-power, controller mpi, mpirun", 110.0, two_ranks("mpirun"), 1.1),
-            ("cte-power, controller gloo, horovodrun", 130.0, two_ranks("horovodrun", "gloo"), 1.3),
-            ("local", 200.0, two_ranks("horovodrun", "gloo"), 2.0),
-        ],
-        [  # each kind of device has its base
-            ("cte-power, cpu", 300.0, ONE_CPU, 1.0),
-            ("cte-power, gpu", 10.0, ONE_GPU, 10 / 300),
-            ("aws-p3-8xlarge, cpu", 600.0, ONE_CPU, 2.0),
-            ("aws-p3-8xlarge, gpu", 20.0, ONE_GPU, 2.0),
-        ],
-        [  # the base site has no C: it is divided by the first GPU there
-            ("cte-power, cpu", 300.0, ONE_CPU, 1.0),
-            ("cte-power, gpu A", 10.0, of_model("A"), 10 / 300),
-            ("cte-power, gpu B", 20.0, of_model("B"), 20 / 300),
-            ("local, gpu B", 40.0, of_model("B"), 2.0),
-            ("local, gpu C", 40.0, of_model("C"), 4.0),
-        ],
-    ],
-    ids=["launchers", "kinds of device", "models of GPU"],
-)
-def test_what_a_site_ran_in_several_ways_is_never_pooled(cells, plots):
-    runs = [at(name.partition(",")[0], [time] * 2, world=world, folder=f"{name}/") for name, time, world, _ in cells]
-    found = find(select(*runs))
-    rows = by_site(found, "Times and accuracies")
-    ratios = {name: pytest.approx(ratio) for name, *_, ratio in cells}
-    assert {name: row["time / cte-power"] for name, row in rows.items()} == ratios
-    assert {row["n"] for row in rows.values()} == {2}
-    assert any(note.startswith("the base site has several kinds of machine") for note in found.notes)
-    (legend,) = found.plots[0].figure.legends
-    assert {text.get_text() for text in legend.get_texts()} == {*ratios}
-
-
-# Costs
-
-
-def test_costs_to_the_cent():
-    lines = {"validation_accuracy": 0.9, "validation_seconds": 2.0, "checkpoint_seconds": 5.0}
-    runs = [at(site, [3570.0], world=FOUR_GPUS, lines=lines) for site in ("aws-p3-8xlarge", "cte-power")]
-    found = find(select(*runs), target=0.9)
-    rented, owned = rows_of(found, "Costs")
-    # 10 s of start-up, 3570 of training, 4 of validation, 15 of checkpoints, 1 of test: per hour at $12.24.
-    assert (rented["nodes"], rented["s paid"], rented["$ per run"]) == (1, 3600, pytest.approx(12.24))
-    assert rented["$ per epoch"] == pytest.approx((3570 + 4 + 15) / 3 / 3600 * 12.24)
-    assert rented["$ to 90 %"] == pytest.approx((3570 / 3 + 2) / 3600 * 12.24)  # reached in the first epoch
-    assert (rented["reached by"], owned["reached by"]) == ("1 of 1", "1 of 1")
-    # A job: the run, 16 minutes of set-up and until the machine stops; the launch was not recorded.
-    assert rented["$ per job"] == pytest.approx((3600 + 16 * 60) / 3600 * 12.24) and owned["$ per job"] is None
-    (row,) = rows_of(found, "Break-even")
-    assert (row["owned"], row["against"], row["kind"]) == ("cte-power", "aws-p3-8xlarge", "measured")
-    assert row["$ per hour in use"] == pytest.approx(12.24)  # as much, for it takes as long
-    assert (row["75 % used"], row["25 % used"]) == (pytest.approx(9.18), pytest.approx(3.06))
-    assert row["purchase, $: 5 years, 75 % used"] == pytest.approx(9.18 * 5 * 8766)
-    assert (owned["$ per hour"], owned["$ per run"], owned["$ per epoch"]) == (None, "owned: no price per hour", None)
-    assert "Only aws-p3-8xlarge has a price: a run costs $12.2400 (n = 1)" in found.answer
-
-
-@pytest.mark.parametrize(
-    ("site", "world", "nodes"),
-    [
-        ("aws-p3-8xlarge", FOUR_GPUS, 1),
-        ("aws-p3-2xlarge", FOUR_GPUS, 4),
-        ("aws-p3-16xlarge", make_world(*["cuda:0"] * 4, hosts=2), 2),  # spread over more nodes than needed
-        ("aws-p3-2xlarge", make_world("cpu", "cpu"), 1),
-        ("mine", FOUR_GPUS, 1),
-        ("aws-p3-2xlarge", NotRecorded("lost"), None),
-    ],
-)
-def test_nodes_that_are_paid(site, world, nodes):
-    (row,) = rows_of(find(select(at(site, [100.0], world=world))), "Costs")
-    assert row["nodes"] == nodes
+def test_nodes_that_are_not_recorded_have_no_cost():
+    (row,) = rows_of(find(select(at("aws-p3-2xlarge", [100.0], world=NotRecorded("lost")))), "Costs")
+    assert (row["nodes"], row["$ per run"]) == (None, "nodes not recorded")
 
 
 TABLE = """
@@ -210,22 +92,6 @@ def test_old_runs_are_priced_anew(tmp_path, capsys, on, dollars, seen):
     assert notes == ([late] if "2020-01-01" in on else [])
 
 
-@pytest.mark.parametrize(
-    ("cheap", "times", "verdict"),
-    [
-        ([3.5 * time for time in TIMES], TIMES, "worth its price"),
-        ([2 * time for time in TIMES], TIMES, "not worth its price"),
-        ([350.0], [100.0], "too few runs"),
-    ],
-)
-def test_a_dearer_site_is_worth_its_price_or_not(cheap, times, verdict):
-    runs = select(at("aws-g3-4xlarge", cheap, world=ONE_GPU), at("aws-p3-2xlarge", times, world=ONE_GPU))
-    (row,) = rows_of(find(runs), "Worth its price? Prices")
-    assert (row["dearer site"], row["against"], row["verdict"]) == ("aws-p3-2xlarge", "aws-g3-4xlarge", verdict)
-    assert row["worth it if faster than, times"] == pytest.approx(3.06 / 1.14)
-    assert row["measured, times"] == pytest.approx(cheap[0] / times[0])
-
-
 def test_old_prices_are_marked_in_the_answer_the_table_and_the_notes():
     runs = select(*(at(site, [100.0] * 6, world=ONE_GPU) for site in ("aws-g3-4xlarge", "cte-power")))
     fresh = find(runs, pricing=Pricing(sites=SITES, today=date(2026, 10, 31)))  # 365 days are no more than a year
@@ -233,6 +99,9 @@ def test_old_prices_are_marked_in_the_answer_the_table_and_the_notes():
     mark = "2025-10-31, over a year old"
     assert mark not in str(fresh.answer) + str(fresh.tables) + str(fresh.notes)
     assert f"a run costs $0.0364 (n = 6, at the price of {mark})" in later.answer
+    before = find(three_sites(), pricing=Pricing(sites=SITES, on=date(2025, 1, 1)))  # (2 x 100.25 + 15) s, $12.24/h
+    marked = "n = 6, at the first known price, of 2025-12-31"
+    assert f"The cheapest is aws-p3-8xlarge, $0.7327 ({marked}) per run" in before.answer
     price, *_ = rows_of(later, "Prices of a whole node")
     assert (price["seen on"], price["spot, $ per hour"]) == (mark, None)
     assert any(note.startswith("aws-g3-4xlarge is retired") and mark in note for note in later.notes)
@@ -271,20 +140,6 @@ def test_machines_side_by_side():
     assert ratios["cores"] == 896 and ratios["clock, GHz"] == pytest.approx(1.6 / 4.2)
 
 
-def test_retired_machines_are_named_with_their_successor():
-    found = find(three_sites())
-    (note,) = [note for note in found.notes if note.startswith("aws-g3-16xlarge")]
-    assert "is retired since 2025-10-31, its last price $4.56 per hour (2025-10-31" in note
-    assert "its successor is aws-g4dn-12xlarge at $3.912 per hour" in note
-    assert {name: row["availability"] for name, row in by_site(found, "Prices").items()} == {
-        "aws-g3-16xlarge": "retired 2025-10-31, now aws-g4dn-12xlarge",
-        "aws-p3-8xlarge": "retired 2025-12-31, now aws-g5-12xlarge",
-        "cte-power": "owned: no price per hour",
-        "aws-g4dn-12xlarge": "rented",
-        "aws-g5-12xlarge": "rented",
-    }
-
-
 # Energy
 
 
@@ -306,26 +161,7 @@ def test_energy_of_metered_runs():
     assert [row["J / cte-power"] for row in rows_of(nothing, "Energy by site")] == [None, None]
 
 
-# What cannot be compared
-
-
-def test_experiments_on_one_site_alone_are_one_note():
-    rates = [
-        at("cte-power", [10.0], settings={"optimizer": {"learning_rate": rate}}, folder=f"{rate}/")
-        for rate in (0.1, 0.2, 0.3)
-    ]
-    found = find(select(at("cte-power", [10.0]), at("aws-p3-8xlarge", [10.0]), *rates))
-    (alone,) = [note for note in found.notes if "only on" in note]
-    assert alone.startswith("3 experiments only on cte-power, nothing to compare with: ")
-
-
-def test_one_site_and_other_settings_are_a_plain_sentence():
-    faster = {"settings": {"optimizer": {"learning_rate": 0.5}}}
-    other = find(select(at("cte-power", [100.0]), at("aws-p3-8xlarge", [100.0], **faster)))
-    assert other.answer.startswith("No experiment ran on two sites: sites cannot be compared.")
-    found = find(select(at("aws-p3-8xlarge", [100.0, 101.0])))
-    assert found.answer.startswith("All runs are of one site (aws-p3-8xlarge): sites cannot be compared.")
-    assert rows_of(found, "Costs")[0]["$ per run"] > 0, "what they cost can be said all the same"
+# Refusals
 
 
 def test_other_first_weights_are_flagged_and_refused(tmp_path, capsys):
@@ -337,14 +173,6 @@ def test_other_first_weights_are_flagged_and_refused(tmp_path, capsys):
     capsys.readouterr()
     assert main(["clouds", str(tmp_path), "--strict"]) == 2
     assert "aws-g5-12xlarge: the first weights differ for seed 1, 2" in capsys.readouterr().err
-
-
-def test_zero_time_and_an_unknown_site_have_no_cost(plots):
-    found = find(select(at("cte-power", [0.0]), at("mine", [100.0], totals={"test_accuracy": float("nan")})))
-    assert by_site(found, "Costs")["mine"]["$ per run"] == "site not in the table"
-    assert any("mine is not in the table of sites" in note for note in found.notes)
-    assert "fewer than two sites have timed runs" in found.answer
-    assert any("took no time" in flag for flag in found.flags)
 
 
 # Plots and the page

@@ -1,7 +1,7 @@
 """`python -m analysis scaling`: speedups and efficiencies by hand, equal accuracy, bases, models, projections."""
 
 import json
-import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,6 +18,7 @@ from analysis_builders import (
     spread_runs,
     write_made,
 )
+from question_cases import cases_in, check_case
 
 from analysis.__main__ import main
 from analysis.projection.measured import step_settings
@@ -42,40 +43,28 @@ def rows_about(found, title, model):
 # Speedup and efficiency
 
 
-def test_speedup_and_efficiency_by_hand_with_the_base_in_words():
-    whole = {"validation": 8.0, "test": 2.0}
-    found = asked(spread_runs("one", 90.0, **whole), spread_runs("two", 45.0, ranks=2, **whole))
-    base, two = rows_of(found, "Speedup over the base")
-    # Pairs of a seed: (90 x + 10) / (45 x + 10) at x = 1; all of the seven are near 100 / 55.
-    assert (base["scaling"], base["n"], base["total, s"], base["training, s"]) == ("base", 7, 100.0, 90.0)
-    assert two["speedup"] == pytest.approx(100 / 55, rel=1e-3) and two["efficiency"] == pytest.approx(50 / 55, rel=1e-3)
-    assert two["speedup in training"] == pytest.approx(2.0) and two["efficiency in training"] == pytest.approx(1.0)
-    assert found.answer.startswith("PyTorch, mlp, made: at equal accuracy 2 ranks are 1.8")
-    assert found.answer.endswith(" times as fast as 1 rank.")
-    means = rows_of(found, "The same of means")
-    assert means[1]["speedup"] == pytest.approx(100 / 55) and means[1]["efficiency"] == pytest.approx(100 / 110)
+@pytest.mark.parametrize("case", cases_in(Path(__file__).with_name("scaling.toml")))
+def test_what_is_found(case):
+    check_case(case, find)
 
 
-def test_strong_and_weak_are_named_and_each_batch_has_its_base(plots):
-    found = asked(
-        spread_runs("one", 100.0),
-        spread_runs("strong", 60.0, ranks=2),
-        spread_runs("weak", 52.0, ranks=2, global_batch=128),
-        spread_runs("other", 80.0, ranks=2, global_batch=32),
-        spread_runs("large", 80.0, global_batch=256),
-        spread_runs("large2", 38.0, ranks=2, global_batch=256),
-    )
-    rows = rows_of(found, "Speedup over the base")
-    assert [(row["scaling"], row["speedup"]) for row in rows] == [
-        ("base", 1.0),
-        ("strong", pytest.approx(100 / 60)),
-        ("weak", pytest.approx(100 / 52)),
-        ("base", 1.0),
-        ("other batch", pytest.approx(1.0)),  # of the fastest base
-        ("strong", pytest.approx(80 / 38)),
+@pytest.mark.parametrize(
+    ("base", "pictures"),
+    [("cpu/1", {"scaling-machines"}), ("fast-r/1", {"scaling", "scaling-machines"}), (None, {"scaling"})],
+)
+@pytest.mark.usefixtures("plots")
+def test_what_scales_and_other_machines_have_pictures_of_their_own(base, pictures):
+    machines = [
+        spread_runs("slow", 1200.0, devices="cpu"),
+        spread_runs("fast", 100.0),
+        spread_runs("fast2", 60.0, ranks=2, global_batch=128),
     ]
+    found = asked(*machines, base=base)
+    assert {plot.name.replace("-training", "") for plot in found.plots} == pictures
     labels = [text.get_text() for text in found.plots[0].figure.legends[0].get_texts()]
-    assert {"PyTorch, strong, batch 64", "PyTorch, weak, 64 per rank", "ideal, by devices"} <= set(labels)
+    assert ("PyTorch, weak, 64 per rank" in labels and "ideal, by devices" in labels) == ("scaling" in pictures)
+    threads = asked([made_run("one", seconds=9.0)], [made_run("two", seconds=4.5, threads=2)], base="one")
+    assert len(rows_of(threads, "Speedup over the base")) == 2 and threads.plots == [], "as many ranks are no curve"
 
 
 def test_a_picture_of_many_curves_shows_the_first_of_each_framework_side_by_side(plots):
@@ -100,50 +89,6 @@ def test_a_picture_of_many_curves_shows_the_first_of_each_framework_side_by_side
     assert left.get_xlim()[0] < points.min() and points.max() < left.get_xlim()[1]
 
 
-def test_cores_shared_out_among_ranks_are_no_more_devices():
-    one, two = {"devices": "cpu", "threads": 2}, {"devices": "cpu", "ranks": 2, "global_batch": 128}
-    found = asked(spread_runs("one", 10.0, **one), spread_runs("two", 8.0, **two))
-    assert rows_of(found, "Speedup over the base")[1]["efficiency"] == pytest.approx(1.25)
-    assert any("as many cores" in note for note in found.notes)
-
-
-def test_runs_of_fewer_images_are_flagged_and_those_without_time_left_out(plots):
-    zero = [made_run("zero", seconds=0.0, ranks=2, seed=77)]
-    for steps, is_flagged in ((None, False), (100, True)):
-        found = asked(spread_runs("one", 10.0), spread_runs("two", 5.0, ranks=2, steps=steps), zero)
-        assert any("trained 12,800 and 6,400 images" in flag for flag in found.flags) == is_flagged
-    assert rows_of(found, "Speedup over the base")[1]["n"] == 7
-    assert any("took no time" in flag for flag in found.flags)
-
-
-def test_a_single_run_each_gives_a_speedup_without_interval():
-    found = asked([made_run("one", seconds=10.0)], [made_run("two", seconds=8.0, ranks=2)])
-    row = rows_of(found, "Speedup over the base")[1]
-    assert (row["speedup"], row["95 % interval"]) == (pytest.approx(1.25), None)
-    assert "too few runs for an interval" in found.answer
-
-
-# Equal accuracy
-
-
-def test_the_headline_is_the_fastest_of_the_same_accuracy_and_the_raw_one_is_next_to_it():
-    lower = [0.7, 0.73, 0.71, 0.72, 0.715, 0.725, 0.705]
-    found = asked(
-        spread_runs("one", 100.0, global_batch=128, accuracies=[0.79, 0.795, 0.8, 0.792, 0.797, 0.793, 0.796]),
-        spread_runs("large", 55.0, ranks=2, global_batch=256, accuracies=lower),
-        spread_runs("same", 62.5, ranks=2, global_batch=128,
-                    accuracies=[0.791, 0.794, 0.799, 0.793, 0.797, 0.792, 0.797]),
-    )  # fmt: skip
-    (row,) = rows_of(found, "Speedup at equal accuracy")
-    assert row["speedup at equal accuracy"] == pytest.approx(1.6) and row["by"] == "a batch of 128 (64 per rank)"
-    assert row["raw speedup"] == pytest.approx(100 / 55) and row["its accuracy, %"] == pytest.approx(71.5)
-    assert found.answer == (
-        "PyTorch, mlp, made: at equal accuracy 2 ranks are 1.600 times as fast as 1 rank. Raw it is 1.818 times, "
-        "accuracy 71.5 % against 79.5 %."
-    )
-    assert any("global batch 256: accuracy 71.5 %" in flag for flag in found.flags)
-
-
 def test_where_equal_accuracy_is_not_shown_the_smallest_sufficient_margin_is_reported():
     wide = [0.77, 0.83, 0.79, 0.81, 0.8, 0.78, 0.82]
     groups = spread_runs("one", 100.0, accuracies=wide), spread_runs("two", 60.0, ranks=2, accuracies=wide[::-1])
@@ -156,62 +101,6 @@ def test_where_equal_accuracy_is_not_shown_the_smallest_sufficient_margin_is_rep
     for other, shown in ((margin + 1e-6, "same"), (margin - 1e-6, "not shown")):
         row = rows_of(asked(*groups, margin=other), "Accuracy against the base")[1]
         assert row[f"within {100 * other:g} points"] == shown
-
-
-def test_an_accuracy_that_is_no_number_is_not_the_same_and_few_runs_are_reported_as_few(plots):
-    found = asked(
-        spread_runs("one", 10.0),
-        [made_run("two", seconds=5.0, ranks=2, accuracy=math.nan, seed=9)],
-        [made_run("four", seconds=3.0, ranks=4, accuracy=0.9, seed=9)],
-    )
-    assert "4 ranks are 3.333 times as fast (too few runs for an interval) as 1 rank." in found.answer
-    assert "Equal accuracy is not shown: too few runs, or without an accuracy." in found.answer
-
-
-# Bases
-
-
-MACHINES = [
-    spread_runs("slow", 1200.0, devices="cpu"),
-    [made_run("again-r1", seconds=3000.0, devices="cpu", seed=8)],
-    spread_runs("fast", 100.0),
-    spread_runs("fast2", 60.0, ranks=2, global_batch=128),
-]
-OTHER = "speedup over that machine"
-
-
-@pytest.mark.parametrize(
-    ("base", "rows", "plots"),
-    [
-        ("cpu/1", [("base", 8, 1.0), (OTHER, 7, 12.0), (OTHER, 7, 20.0)], {"scaling-machines"}),
-        ("again/1", [("base", 1, 1.0), (OTHER, 7, 30.0), (OTHER, 7, 50.0)], {"scaling-machines"}),
-        (
-            "fast-r/1",
-            [("base", 7, 1.0), ("weak", 7, 100 / 60), ("base", 7, 1.0), (OTHER, 8, 1 / 12)],
-            {"scaling", "scaling-machines"},
-        ),
-        (None, [("base", 7, 1.0), ("weak", 7, 100 / 60)], {"scaling"}),
-    ],
-)
-@pytest.mark.usefixtures("plots")
-def test_another_machine_can_be_the_base_and_then_it_is_no_scaling(base, rows, plots):
-    """A name may pick some runs of a cell. The machine of the base scales, next to the others."""
-    found = asked(*MACHINES, base=base)
-    of_table = rows_of(found, "Speedup over the base")
-    assert [(row["scaling"], row["n"], pytest.approx(row["speedup"], rel=0.02)) for row in of_table] == rows
-    assert {row["efficiency"] for row in of_table if row["scaling"] == OTHER} <= {None}
-    assert {plot.name.replace("-training", "") for plot in found.plots} == plots
-    if base == "cpu/1":
-        assert "2 ranks are 20." in found.answer and "times as fast as 1 rank of local, cpu." in found.answer
-    assert any("device: " in flag for flag in found.flags) == (base is not None)
-
-
-@pytest.mark.parametrize("seconds", [10.0, 0.0, math.nan])
-def test_one_np_alone_makes_no_speedup(seconds, plots):
-    found = asked([made_run("one", seconds=seconds)])
-    assert "no speedup can be computed" in found.answer and not found.tables and not found.plots
-    threads = asked([made_run("one", seconds=9.0)], [made_run("two", seconds=4.5, threads=2)], base="one")
-    assert len(rows_of(threads, "Speedup over the base")) == 2 and threads.plots == []
 
 
 # Models and projections

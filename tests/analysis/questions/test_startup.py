@@ -2,10 +2,12 @@
 
 import json
 from itertools import product
+from pathlib import Path
 
 import pytest
 from analysis_builders import plot_of, rows_of, select, study
 from builders import make_environment, make_trace, make_world, write_finished_run
+from question_cases import cases_in, check_case
 
 from analysis.__main__ import main
 from analysis.questions.clouds.finding import assigned, find
@@ -77,35 +79,24 @@ def test_parts_by_hand_and_launch_methods_in_words():
     assert found.flags == [], "launcher and queue make no other experiment"
 
 
-def test_few_pairs_have_no_interval_and_experiments_are_paired_each_with_itself():
-    runs = []
-    for site, ranks, factor in (("local", world(), 1.0), ("slurm", world("srun"), 2.0)):
-        rates = {0.1: [10.0], 0.2: [1000.0] * 4, 0.3: [7.0] if site == "local" else []}
-        for rate, times in rates.items():
-            runs += way(site, [time * factor for time in times], ranks=ranks, folder=f"{rate}/",
-                        settings={"optimizer": {"learning_rate": rate}})  # fmt: skip
-    answer = find(select(runs)).answer
-    assert "takes 2.00 times as long on slurm as on local (5 pairs, too few for an interval)." in answer
+@pytest.mark.parametrize("case", cases_in(Path(__file__).with_name("startup.toml")))
+def test_what_is_found(case):
+    check_case(case, find)
 
 
 @pytest.mark.parametrize(
-    "other",
+    "environment",
     [
-        {"environment": make_environment(processor="another")},
-        {"environment": make_environment(cores=1)},
-        {"environment": make_environment(memory_bytes=1)},
-        {"environment": NotRecorded("lost")},
-        {"ranks": world("srun", threads_per_rank=2)},
-        {"ranks": make_world("cuda:0", "cuda:1", launcher="srun")},
+        make_environment(processor="another"),
+        make_environment(cores=1),
+        make_environment(memory_bytes=1),
+        NotRecorded("lost"),
     ],
 )
-def test_another_machine_is_not_called_the_same(other):
-    local, slurm = (
-        way("local", [10.0] * 6, ranks=world()),
-        way("slurm", [10.0] * 6, **{"ranks": world("srun"), **other}),
-    )
-    answer = find(select(local, slurm)).answer
-    assert "machine training" not in answer and "local" in answer
+def test_another_machine_is_not_called_the_same(environment):
+    local = way("local", [10.0] * 6, ranks=world())
+    found = find(select(local, way("slurm", [10.0] * 6, ranks=world("srun"), environment=environment)))
+    assert "machine training" not in found.answer and "local" in found.answer
 
 
 def test_what_disturbs_times_is_left_out_and_what_is_not_known_too():
@@ -149,19 +140,6 @@ def test_launch_methods_on_one_site_are_distinguished(tmp_path, plots):
     assert len(labels) == 6 and "local by mpirun with mpi\nKeras" in labels
     assert len(plot.data.rows) == 6 * 3  # launch, start-up, training
     assert plot.figure.get_suptitle().endswith("n = 1 runs each")
-
-
-@pytest.mark.parametrize(("launches", "ranked"), [([0.0], False), ([0.0, 1.0], False), ([0.0, 3.0], True)])
-def test_one_way_alone_and_starts_that_take_about_the_same_are_not_ranked(launches, ranked, plots):
-    """With 10 s of start-up and 0.25 s more for each: 10.25 s, then 11.25 or 13.25 s."""
-    ways = [
-        way("local", [10.0], folder=f"{launcher}/", ranks=world(launcher), launch=launch)
-        for launcher, launch in zip(("horovodrun", "mpirun"), launches, strict=False)
-    ]
-    found = find(select(*ways))
-    assert ("Starting takes" in found.answer) == ranked
-    assert starts_of(found)["local"]["n"] == 1
-    assert ("clouds-startup" in [plot.name for plot in found.plots]) == (len(ways) > 1)
 
 
 # Sites that are in no table
@@ -219,8 +197,3 @@ def test_runs_are_moved_to_any_site_but_a_misspelt_one(tmp_path):
     # What runs say themselves is no slip of the pen.
     write_finished_run(tmp_path / "slurmm", site="slurmm")
     assert sites("slurmm") == {"slurmm", "my-cluster"}
-
-
-def test_the_base_is_local_where_it_is_not_cte_power():
-    runs = [way(site, [10.0], ranks=world()) for site in ("a-cluster", "local")]
-    assert "time / local" in rows_of(find(select(*runs)), "Times and acc")[0]
