@@ -38,6 +38,7 @@ def made_record(
     samples=(IMAGES, 0),
     devices="cuda:0",
     threads=1,
+    at_once=1,
     classes=10,
     steps=None,
     strategy=None,
@@ -68,7 +69,7 @@ def made_record(
     )  # fmt: skip
     world = World(
         size=ranks, local_size=ranks, hosts=["a"], controller="mpi" if ranks > 1 else "none", threads_per_rank=threads,
-        cores=64, oversubscribed=False, devices=[devices] * ranks,
+        cores=64, oversubscribed=False, devices=[devices] * ranks, at_once=at_once,
     )  # fmt: skip
     settings = {"training": {"seed": seed, "epochs": epochs}, "strategy": strategy or {}, "balance": balance or {}}
     settings |= {"parts": parts or {}, "device": device or {}}

@@ -31,6 +31,12 @@ def cases_in(file):
     ]
 
 
+def runs_in(file, case):
+    """Return the runs of the case of this name, in groups."""
+    (found,) = [param.values[0] for param in cases_in(file) if param.id == case]
+    return [build(number) for number, build in enumerate(found["made"])]
+
+
 def made(build, known, wanted):
     """Return what makes runs: when a case begins, not when it is collected."""
     settings = {"like": wanted} if isinstance(wanted, str) else dict(wanted)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from analysis_builders import made_run, made_runs, rows_of, said, select, write_made
-from question_cases import cases_in, check_case
+from question_cases import cases_in, check_case, runs_in
 
 from analysis.__main__ import main
 from analysis.questions.hyperparameters.command import find
@@ -20,13 +20,12 @@ def test_what_is_found(case, plots):
 
 
 def plots_of(case):
-    """Return the plots of the case that has such words in its name."""
-    (found,) = [param.values[0] for param in cases_in(CASES) if case in param.id]
-    return find(select(*(build(number) for number, build in enumerate(found["made"])))).plots
+    """Return the plots of the case of this name."""
+    return find(select(*runs_in(CASES, case))).plots
 
 
 def test_panels_are_resolutions_and_lines_are_batches():
-    accuracy, time = plots_of("as in the thesis")
+    accuracy, time = plots_of("fastest, most accurate and collapsed, as in the thesis")
     small, large = accuracy.figure.axes
     assert [ax.get_title() for ax in (small, large)] == ["PyTorch, 148x112", "PyTorch, 295x222"]
     assert [len(ax.get_lines()) for ax in (small, large)] == [2, 2]
@@ -38,7 +37,7 @@ def test_panels_are_resolutions_and_lines_are_batches():
     assert small.get_lines()[0].get_color() != large.get_lines()[0].get_color()
     assert [ax.get_title() for ax in time.figure.axes] == ["148x112", "295x222"]
     assert len(accuracy.data.rows) == 12 and len(time.data.rows) == 4
-    median = plots_of("one trial with their median")[0].figure.axes[0]
+    median = plots_of("several runs are one trial with their median")[0].figure.axes[0]
     assert len(median.get_lines()) == 3 + 1 + 1  # runs, their median, the other's
     assert [plot.name for plot in plots_of("the share of validation samples")] == ["hyperparameters-validation"]
 

@@ -227,7 +227,7 @@ AVERAGING = {"strategy": "averaging", "average_every": 8, "average_state": False
         ),
     ],
 )
-def test_what_a_projection_lacks_is_a_note(sizes, settings, words):
+def test_what_a_projection_lacks_is_a_note(sizes, settings, words, plots):
     assert words in said(asked(by_formula(*sizes, **settings)))
     assert words not in said(asked(by_formula(1, 2, 4, 8)))
 

@@ -14,15 +14,10 @@ from analysis.questions.strategies.command import find
 from analysis.runs.published import read_published
 from common.measurement.interference import Interference
 from common.measurement.memory_limit import OVER_LIMIT
-from common.run_folder.records import ModelRecord, NotRecorded, World, now
+from common.run_folder.records import ModelRecord, NotRecorded, now
 from common.run_folder.sharing import MeasuredGroups, PassRecord, SharingRecord, StageRecord, WorkerShare
 
-FEW, ONE = SPREAD[:2], SPREAD[:1]
-KERAS = {"framework": "keras"}
-EVERY8 = {"strategy": "averaging", "average_every": 8}
-EVERY128 = {"strategy": "averaging", "average_every": 128}
-FREE = {"strategy": "server", "servers": 1, "staleness": "none"}
-SLOW = {"slow": "1:2", "slow_is_subject": True}  # the second worker takes twice as long
+ONE = SPREAD[:1]
 CASES = Path(__file__).with_name("strategies.toml")
 WAYS = tomllib.loads(CASES.read_text())["runs"]
 
@@ -49,21 +44,14 @@ def memory_of(*ranks):
     )
 
 
-def runs_of(way, **changes):
+def runs_of(way, changes=None):
     """Return runs of a way of the cases, so changed."""
-    return spread_runs(way, **WAYS[way] | changes)
+    return spread_runs(way, **WAYS[way] | (changes or {}))
 
 
-def asked(*ways, **changes):
-    """Return what is found in runs: of names of `WAYS`, of (name, changes), or made ones.
-
-    Args:
-        changes: of all runs that have a name.
-    """
-    groups = []
-    for way in ways:
-        name, own = (way, {}) if isinstance(way, str) else way if isinstance(way, tuple) else ("", {})
-        groups.append(runs_of(name, **{**changes, **own}) if name else way)
+def asked(*ways):
+    """Return what is found in runs: of a way, of a way and its changes, or made ones."""
+    groups = [way if isinstance(way, list) else runs_of(way) if isinstance(way, str) else runs_of(*way) for way in ways]
     return find(select(*groups))
 
 
@@ -79,12 +67,6 @@ def claim_of(found, start):
     return row["verdict"], row["found, or why not"]
 
 
-def lines_of(found, plot):
-    """Return label -> heights of the lines of two points."""
-    (ax,) = plot_of(found, plot).figure.axes
-    return {line.get_label(): list(line.get_ydata()) for line in ax.get_lines() if len(line.get_xdata()) == 2}
-
-
 @pytest.mark.parametrize("case", cases_in(CASES))
 def test_what_is_found(case, plots):
     check_case(case, find)
@@ -92,7 +74,7 @@ def test_what_is_found(case, plots):
 
 def test_the_exchange_is_compared_with_plain_allreduce_whatever_its_tuning():
     own, slow = (make_environment(variables={"HOROVOD_CYCLE_TIME": time}) for time in ("0.2", "5"))
-    auto = runs_of("ring", seconds=105.0, environment=own, device={"gradient_groups": "auto"})[:3]
+    auto = runs_of("ring", {"seconds": 105.0, "environment": own, "device": {"gradient_groups": "auto"}})[:3]
     found = asked(
         ("ring", {"seconds": 120.0, "environment": slow, "sharing": sharing_of()}),
         ("ring", {"seconds": 110.0, "environment": own, "device": {"gradient_groups": "each"}}),
@@ -128,13 +110,13 @@ def test_figures_of_what_was_exchanged():
 
 
 def test_staleness_with_and_without_a_straggler_are_panels_of_their_own(plots):
+    slow = {"balance": WAYS["slow-ring"]["balance"]}
     lags = {"0": 50, "1": 44, "3": 5, "40": 1}
     found = asked(
         "ring",
         ("free", {"sharing": sharing_of(seconds=10.0, staleness=lags), "spread": ONE * 2}),
-        ("free", {"sharing": sharing_of(seconds=9.0, staleness={"2": 5}), "spread": ONE, "seconds": 90.0,
-                  "balance": SLOW}),
-    )  # fmt: skip
+        ("free", {"sharing": sharing_of(seconds=9.0, staleness={"2": 5}), "spread": ONE, "seconds": 90.0, **slow}),
+    )
     free, slow = (row for row in rows_of(found, "Time, accuracy") if row["strategy"].startswith("server"))
     assert (free["staleness: median"], free["95 % of pushes"], free["most"]) == (0, 3, 40)
     assert free["strategy"] == slow["strategy"] == "server, servers 1, staleness none"
@@ -194,7 +176,7 @@ def pipeline(*, stages=2, microbatches=5, memory=300_000_000, **changes):
         "sharing": replace(sharing, workers=(sharing.workers * 2)[:stages], pipeline=records),
         "isolation": memory_of(memory, memory // 2),
     }
-    return runs_of("ring", **settings | changes)
+    return runs_of("ring", settings | changes)
 
 
 def test_a_model_in_stages_has_its_bubble_its_schedule_and_its_memory(plots):
@@ -245,7 +227,7 @@ def ended(way):
     """Return runs as they are when their memory limit has ended them."""
     status = make_status(state="failed", ended_at=now(), message=f"rank 0 {OVER_LIMIT}. Received: --memory-limit 250")
     left = {"status": status, "totals": NotRecorded("failed"), "isolation": NotRecorded("failed")}
-    runs = runs_of(way, spread=SPREAD[:3], device={"memory_limit": 250})
+    runs = runs_of(way, {"spread": SPREAD[:3], "device": {"memory_limit": 250}})
     return [replace(one, state="failed", record=replace(one.record, **left), figures=one.figures[:0]) for one in runs]
 
 
@@ -276,9 +258,6 @@ def test_a_model_too_large_for_one_rank_is_drawn_with_its_budget(plots):
     assert verdict == "holds" and "within 250 MB per rank" in words
 
 
-# Stragglers and numbers of workers
-
-
 def test_a_straggler_is_part_of_the_work(plots):
     """Longer runs of another experiment are no runs without a straggler."""
     longer = {"curve": (0.5, 0.6, 0.7, 0.8, 0.85, 0.9)}
@@ -292,15 +271,14 @@ def test_a_straggler_is_part_of_the_work(plots):
         ("slow 1:2", "averaging, every 8", round(160 / 190, 4)),
         ("slow 1:2", "allreduce, shares auto", round(140 / 190, 4)),
     }
-    assert lines_of(found, "strategies-stragglers") == {
+    (ax,) = plot_of(found, "strategies-stragglers").figure.axes
+    lines = {line.get_label(): list(line.get_ydata()) for line in ax.get_lines() if len(line.get_xdata()) == 2}
+    assert lines == {
         "allreduce": pytest.approx([100.0, 190.0]),
         "averaging, every 8": pytest.approx([80.0, 160.0]),
         "ideal: the sum of the speeds": pytest.approx([100.0, 200 / 1.5]),
     }
     assert "2.00 times the time" in claim_of(found, "Parameter averaging advances")[1]
-
-
-# Claims
 
 
 def test_every_claim_has_a_source_and_either_a_test_or_a_verdict():
@@ -309,32 +287,3 @@ def test_every_claim_has_a_source_and_either_a_test_or_a_verdict():
     assert {claim.test for claim in claims if claim.test} == {*TESTS, "frameworks_are_alike"}
     for claim in claims:
         assert (claim.test is None) == (claim.verdict is not None) == (claim.found is not None), claim
-
-
-def at_once(number, way, **changes):
-    """Return runs as they are when so many are made side by side."""
-    runs = runs_of(way, **changes)
-    worlds = [replace(one.record.world, at_once=number) for one in runs if isinstance(one.record.world, World)]
-    return [replace(one, record=replace(one.record, world=world)) for one, world in zip(runs, worlds, strict=True)]
-
-
-@pytest.mark.parametrize(
-    ("number", "alone", "verdict", "words"),
-    [
-        (2, 100.0, "holds", "14 runs of 2 settings, up to 2 at once; with 2 at once one takes 1.50 times the time"),
-        (2, 70.0, "does not hold here", "14 runs of 2 settings, up to 2 at once; with 2 at once one takes 2.14 times"),
-        (2, None, "holds", "14 runs of 2 settings, up to 2 at once; none was made alone, too"),
-        (1, None, "cannot be tested here", "there are no runs of several settings side by side"),
-    ],
-)
-def test_models_train_at_once_or_do_not(number, alone, verdict, words):
-    beside = [at_once(number, way, seconds=150.0) for way in ("ring", "seldom")]
-    claim = claim_of(
-        asked(*([("seldom", {"seconds": alone})] if alone else []), *beside), "Hyper-parameter parallelism"
-    )
-    assert claim[0] == verdict and claim[1].startswith(words)
-
-
-def test_old_runs_without_the_record_are_compared_too(plots):
-    old = [replace(run, record=replace(run.record, sharing=None)) for run in runs_of("ring")]
-    assert row_of(asked(old, "often"), "Time, accuracy", "allreduce")["bytes/image"] is None
