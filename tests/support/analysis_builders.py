@@ -91,7 +91,7 @@ def made_run(name, *, curve=(), **settings):
     record = made_record(**settings)
     figures = np.full((epochs, len(FIGURES)), np.nan)
     if len(curve):
-        columns = {"validation_accuracy": curve, "training_seconds": settings["seconds"] / epochs}
+        columns = {"training_loss": 1.0, "validation_accuracy": curve, "training_seconds": settings["seconds"] / epochs}
         columns["steps"] = np.nan if isinstance(record.totals, NotRecorded) else record.totals.steps / epochs
         for column, values in columns.items():
             figures[:, FIGURES.index(column)] = values

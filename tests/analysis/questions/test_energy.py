@@ -1,10 +1,8 @@
 """`python -m analysis energy` on traces whose energy can be computed by hand."""
 
-import json
-
 import numpy as np
 import pytest
-from analysis_builders import rows_of
+from analysis_builders import rows_of, select, study
 from builders import make_trace, make_world, write_finished_run
 from PIL import Image
 
@@ -152,23 +150,17 @@ def test_a_damaged_trace_is_named_and_left_out(tmp_path, capsys):
     assert "is not a valid power trace" in capsys.readouterr().err
 
 
-def test_without_metered_runs_the_answer_is_how_to_meter(tmp_path, capsys):
-    write_finished_run(tmp_path / "r1")
-    assert main(["energy", str(tmp_path), "--format", "json"]) == 0
-    shown = json.loads(capsys.readouterr().out)
-    assert shown["tables"] == [] and shown["answer"].startswith("None of these runs measured energy")
+def test_without_metered_runs_the_answer_is_how_to_meter():
+    found = find(select(study()))
+    assert not found.tables and found.answer.startswith("None of these runs measured energy")
     trace = make_trace(PHASES, {}, not_measured={"cpu0": "no counter"})
-    write_finished_run(tmp_path / "r2", traces=[trace])
-    assert main(["energy", str(tmp_path)]) == 0
-    shown = capsys.readouterr().out
-    assert "No device could be measured in any of 1 metered runs" in shown
-    assert "note: cpu0 not measured: no counter (1 run)" in shown
+    found = find(select(study(), study("metered", traces=[trace])))
+    assert found.answer.startswith("No device could be measured in any of 1 metered runs")
+    assert found.notes == ["cpu0 not measured: no counter (1 run)"]
 
 
-def test_many_devices_are_drawn_by_kind(tmp_path):
-    gpus = {f"gpu{number}": GPU for number in range(8)}
-    trace = make_trace(PHASES, {"cpu0": CPU} | gpus)
-    write_finished_run(tmp_path / "r1", traces=[trace], used_gpus={"node0": ["gpu0", "gpu1"]})
-    *_, devices = find(load_runs([tmp_path])).plots
+def test_many_devices_are_drawn_by_kind():
+    trace = make_trace(PHASES, {"cpu0": CPU} | {f"gpu{number}": GPU for number in range(8)})
+    *_, devices = find(select(study(traces=[trace], used_gpus={"node0": ["gpu0", "gpu1"]}))).plots
     parts = {row[1]: row[3] for row in devices.data.rows if row[2] == "J"}
     assert parts == {"cpu": 520, "gpu": 2 * 1360, "gpu, idle": 6 * 1360}
