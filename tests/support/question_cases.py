@@ -10,7 +10,7 @@ A file has a table `[runs]`, name -> settings of runs as `spread_runs` takes the
     says     words in the answer, in a flag or in a note, each in a line of its own; flags begin with "flag: "
     silent   words that are in none of them
     tables   beginning of a title -> the values of some columns: of all rows, in their order; or, as one table and not
-             as a list, of one row. "" where nothing is known. {}: there are no tables at all
+             as a list, of one row. "" where nothing is known. {}: there are no tables, and no plots
 """
 
 import tomllib
@@ -19,36 +19,38 @@ import pytest
 from analysis_builders import rows_of, said, select, spread_runs, study
 
 BUILDERS = {"spread_runs": spread_runs, "study": study}
+KEYS = {"id", "runs", "options", "answer", "says", "silent", "tables"}
 
 
 def cases_in(file):
-    """Return the cases of a file as parameters of a test, each with the settings of all its runs."""
+    """Return the cases of a file as parameters of a test."""
     content = tomllib.loads(file.read_text(encoding="utf-8"))
-    build, known = BUILDERS[content.get("made_by", "spread_runs")], content.get("runs", {})
-    return [
-        pytest.param(case | {"made": [made(build, known, one) for one in case["runs"]]}, id=case["id"])
-        for case in content["case"]
-    ]
+    of_all = {"made_by": content.get("made_by", "spread_runs"), "known": content.get("runs", {})}
+    for case in content["case"]:
+        assert case.keys() <= KEYS, f"{file.name}: {case}"
+    return [pytest.param(case | of_all, id=case["id"]) for case in content["case"]]
 
 
-def runs_in(file, case):
-    """Return the runs of the case of this name, in groups."""
-    (found,) = [param.values[0] for param in cases_in(file) if param.id == case]
-    return [build(number) for number, build in enumerate(found["made"])]
+def case_in(file, name):
+    """Return the case of this name."""
+    (case,) = [param.values[0] for param in cases_in(file) if param.id == name]
+    return case
 
 
-def made(build, known, wanted):
-    """Return what makes runs: when a case begins, not when it is collected."""
-    settings = {"like": wanted} if isinstance(wanted, str) else dict(wanted)
-    name = settings.pop("like", "run")
-    settings = known.get(name, {}) | settings
-    return lambda number: build(**{"name": f"{name}{number}", **settings})
+def selection_of(case):
+    """Return what a question works on: the runs of a case."""
+    groups = []
+    for number, wanted in enumerate(case["runs"]):
+        settings = {"like": wanted} if isinstance(wanted, str) else dict(wanted)
+        name = settings.pop("like", None)
+        settings = (case["known"][name] if name else case["known"].get("run", {})) | settings
+        groups.append(BUILDERS[case["made_by"]](**{"name": f"{name or 'run'}{number}", **settings}))
+    return select(*groups)
 
 
 def check_case(case, find):
     """Check what a question finds in the runs of a case."""
-    runs = [build(number) for number, build in enumerate(case["made"])]
-    found = find(select(*runs), **case.get("options", {}))
+    found = find(selection_of(case), **case.get("options", {}))
     text = said(found)
     assert found.answer == case.get("answer", found.answer), found.answer
     for words in case.get("says", ()):

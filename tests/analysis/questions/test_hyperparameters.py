@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from analysis_builders import made_run, made_runs, rows_of, said, select, write_made
-from question_cases import cases_in, check_case, runs_in
+from question_cases import case_in, cases_in, check_case, selection_of
 
 from analysis.__main__ import main
 from analysis.questions.hyperparameters.command import find
@@ -21,7 +21,7 @@ def test_what_is_found(case, plots):
 
 def plots_of(case):
     """Return the plots of the case of this name."""
-    return find(select(*runs_in(CASES, case))).plots
+    return find(selection_of(case_in(CASES, case))).plots
 
 
 def test_panels_are_resolutions_and_lines_are_batches():

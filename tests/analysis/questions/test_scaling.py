@@ -44,7 +44,7 @@ def rows_about(found, title, model):
 
 
 @pytest.mark.parametrize("case", cases_in(Path(__file__).with_name("scaling.toml")))
-def test_what_is_found(case):
+def test_what_is_found(case, plots):
     check_case(case, find)
 
 

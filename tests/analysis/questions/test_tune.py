@@ -3,8 +3,7 @@
 from pathlib import Path
 
 import pytest
-from analysis_builders import select
-from question_cases import cases_in, check_case, runs_in
+from question_cases import case_in, cases_in, check_case, selection_of
 
 from analysis.questions import frameworks
 from analysis.questions.tune import find
@@ -21,7 +20,7 @@ def test_what_is_found(case):
 
 def recipe_of(case, file):
     """Write the recipe of the case of this name, and return it as trainers read it."""
-    find(select(*runs_in(CASES, case)), recipe_out=file)
+    find(selection_of(case_in(CASES, case)), recipe_out=file)
     return parse_command_line(["--recipe", str(file)], program="train.py")
 
 
