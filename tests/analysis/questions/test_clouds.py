@@ -2,6 +2,7 @@
 
 import json
 from datetime import date
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -44,7 +45,7 @@ def three_sites():
 
 @pytest.mark.parametrize("case", cases_in(Path(__file__).with_name("clouds.toml")))
 def test_what_is_found(case, plots):
-    check_case(case, find)
+    check_case(case, partial(find, pricing=Pricing(sites=SITES, today=date(2026, 1, 1))))
 
 
 def test_nodes_that_are_not_recorded_have_no_cost():
