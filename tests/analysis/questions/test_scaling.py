@@ -210,34 +210,6 @@ def test_runs_are_projected_and_marked_as_such_in_table_and_plot(plots):
     assert rows_of(asked(by_formula(1, 2, 4, 8)), "Projection") == rows_of(found, "Projection"), "the same again"
 
 
-AVERAGING = {"strategy": "averaging", "average_every": 8, "average_state": False}
-
-
-@pytest.mark.parametrize(
-    ("sizes", "settings", "words"),
-    [
-        ([1, 2], {}, "no projection is supported: there are 2 numbers of ranks (1, 2)"),
-        ([1, 2, 4], {}, f"{EXCHANGE.name}: not tested on a point held out"),
-        ([1, 2, 4, 8], {"spread": SPREAD[:1]}, "only one run on 1, 2, 4, 8 ranks"),
-        (
-            [1, 2, 4],
-            {"strategy": AVERAGING},
-            "PyTorch, mlp, made, averaging, every 8, no average state, strong scaling: no projection is supported: "
-            "the models describe ranks that average gradients at every update",
-        ),
-    ],
-)
-def test_what_a_projection_lacks_is_a_note(sizes, settings, words, plots):
-    assert words in said(asked(by_formula(*sizes, **settings)))
-    assert words not in said(asked(by_formula(1, 2, 4, 8)))
-
-
-def test_other_strategies_have_curves_of_their_own_and_no_models():
-    found = asked(by_formula(1, 2, 4), by_formula(1, 2, 4, strategy=AVERAGING))
-    assert [row["scaling"] for row in rows_of(found, "Speedup over the base")].count("base") == 2
-    assert {row["framework, model, data set"] for row in rows_of(found, "Models")} == {"PyTorch, mlp, made"}
-
-
 def test_a_projection_to_another_site_uses_its_figures():
     runs = by_formula(1, 2, 4, 8, site="thesis-machine")
     # By the projection of a step of the perceptron, whose overhead is the same on both GPUs: not by FP32 alone.
