@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from analysis_builders import made_runs, rows_of, select, study
 from builders import make_trace, make_world, write_study
-from question_cases import cases_in, check_case
+from question_cases import case_in, cases_in, check_case, selection_of
 
 from analysis.__main__ import main
 from analysis.clouds.hardware import find_hardware
@@ -21,7 +21,7 @@ from common.sites.table import read_sites
 SITES = read_sites()
 FOUR_GPUS = make_world(*(f"cuda:{number}" for number in range(4)))
 ONE_GPU = make_world("cuda:0")
-TIMES = [100.0, 102.0, 98.0, 101.0, 99.0, 100.5]  # of six seeds
+CASES = Path(__file__).with_name("clouds.toml")
 
 
 def at(site, times, *, folder="", **changes):
@@ -35,15 +35,11 @@ def write_site(folder, site, times, **changes):
 
 
 def three_sites():
-    """CTE-POWER and two of AWS, which take 7 times and twice as long; six seeds."""
-    return select(
-        at("aws-g3-16xlarge", [7 * time for time in TIMES], world=FOUR_GPUS),
-        at("aws-p3-8xlarge", [2 * time for time in TIMES], world=FOUR_GPUS, totals={"test_accuracy": 0.96}),
-        at("cte-power", TIMES, world=FOUR_GPUS),
-    )
+    """Return CTE-POWER's runs and those of two sites of AWS, which take 7 times and twice as long."""
+    return selection_of(case_in(CASES, "three sites: times, accuracies, retired machines and their successors"))
 
 
-@pytest.mark.parametrize("case", cases_in(Path(__file__).with_name("clouds.toml")))
+@pytest.mark.parametrize("case", cases_in(CASES))
 def test_what_is_found(case, plots):
     check_case(case, partial(find, pricing=Pricing(sites=SITES, today=date(2026, 1, 1))))
 
