@@ -38,6 +38,7 @@ def made_record(
     samples=(IMAGES, 0),
     devices="cuda:0",
     threads=1,
+    at_once=1,
     classes=10,
     steps=None,
     strategy=None,
@@ -68,7 +69,7 @@ def made_record(
     )  # fmt: skip
     world = World(
         size=ranks, local_size=ranks, hosts=["a"], controller="mpi" if ranks > 1 else "none", threads_per_rank=threads,
-        cores=64, oversubscribed=False, devices=[devices] * ranks,
+        cores=64, oversubscribed=False, devices=[devices] * ranks, at_once=at_once,
     )  # fmt: skip
     settings = {"training": {"seed": seed, "epochs": epochs}, "strategy": strategy or {}, "balance": balance or {}}
     settings |= {"parts": parts or {}, "device": device or {}}
@@ -85,24 +86,35 @@ def made_record(
 
 
 def made_run(name, *, curve=(), **settings):
-    """Return a run; `curve`: its validation accuracy after each epoch."""
-    figures = np.full((settings.get("epochs", 2), len(FIGURES)), np.nan)
-    if len(curve):
-        figures = np.full((len(curve), len(FIGURES)), np.nan)
-        figures[:, FIGURES.index("validation_accuracy")] = curve
-        settings["epochs"] = len(curve)
+    """Return a run; `curve`: its validation accuracy after each epoch, all of which take as long."""
+    epochs = settings["epochs"] = len(curve) or settings.get("epochs", 2)
     record = made_record(**settings)
+    figures = np.full((epochs, len(FIGURES)), np.nan)
+    if len(curve):
+        columns = {"training_loss": 1.0, "validation_accuracy": curve, "training_seconds": settings["seconds"] / epochs}
+        columns["steps"] = np.nan if isinstance(record.totals, NotRecorded) else record.totals.steps / epochs
+        for column, values in columns.items():
+            figures[:, FIGURES.index(column)] = values
     state = "finished" if isinstance(record.status, NotRecorded) else record.status.state
     return LoadedRun(Path(name), record, state, figures)
 
 
-def made_runs(name, *, seconds, accuracies=(), **settings):
-    """Return runs of seeds 1, 2, 3, ... with these training seconds."""
-    results = accuracies or [0.9 + 0.0001 * number for number in range(len(seconds))]
+def made_runs(name, *, seconds, first=1, accuracy=0.9, accuracies=(), **settings):
+    """Return runs of the seeds from `first` on with these training seconds."""
+    results = accuracies or [accuracy + 0.0001 * number for number in range(len(seconds))]
     return [
-        made_run(f"{name}-r{seed}", seconds=one, accuracy=accuracy, seed=seed, **settings)
-        for seed, (one, accuracy) in enumerate(zip(seconds, results, strict=True), start=1)
+        made_run(f"{name}-r{seed}", seconds=one, accuracy=of_run, seed=seed, **settings)
+        for seed, (one, of_run) in enumerate(zip(seconds, results, strict=True), start=first)
     ]
+
+
+SPREAD = (1.0, 1.01, 0.99, 1.005, 0.995, 1.002, 0.998)  # of seven runs, whose median is 1
+
+
+def spread_runs(name, seconds, *, spread=SPREAD, **settings):
+    """Return a run for each factor of `spread`, which takes so many times these seconds; or the seconds of a list."""
+    times = seconds if isinstance(seconds, list) else [seconds * factor for factor in spread]
+    return made_runs(name, seconds=times, **settings)
 
 
 def study(name="run", *, seconds=(5.0,), **changes):
@@ -146,6 +158,13 @@ def rows_of(found, title=None):
     elif title is not None:
         found = found.tables[title]
     return [dict(zip(found.headings, row, strict=True)) for row in found.rows]
+
+
+def said(found):
+    """Return the answer, the flags and the notes, as a terminal shows them."""
+    flags = [f"flag: {flag}" for flag in found.flags]
+    notes = [f"note: {note}" for note in found.notes]
+    return "\n".join([found.answer, *flags, *notes])
 
 
 def plot_of(found, name):

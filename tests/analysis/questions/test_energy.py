@@ -1,16 +1,14 @@
 """`python -m analysis energy` on traces whose energy can be computed by hand."""
 
-import json
-
 import numpy as np
 import pytest
-from analysis_builders import rows_of
+from analysis_builders import rows_of, select, study
 from builders import make_trace, make_world, write_finished_run
 from PIL import Image
 
 from analysis.__main__ import main
 from analysis.questions.energy.command import find
-from analysis.questions.energy.plots import Span, enlarged, power_plot, spans_of
+from analysis.questions.energy.plots import power_plot
 from analysis.runs.published import published_runs
 from analysis.runs.reading import load_runs
 from common.measurement.power_trace import PowerTrace
@@ -21,30 +19,20 @@ PHASES = {"startup": 3, "idle_before": 2, "training": 10, "validation": 4, "test
 CPU = {"startup": 30.0, "idle_before": 10.0, "training": 40.0, "validation": 20.0, "test": 20.0, "idle_after": 10.0}
 GPU = {"startup": 20.0, "idle_before": 15.0, "training": 100.0, "validation": 60.0, "test": 60.0, "idle_after": 17.0}
 IDLE = dict.fromkeys(PHASES, 16.0)
-# cpu0 of one_gpu: 40 x 10 + 20 x 4 + 20 x 2 = 520 J; gpu0: 100 x 10 + 60 x 4 + 60 x 2 = 1360 J; gpu1: 16 x 16 = 256 J.
-
-
-def one_gpu():
-    return make_trace(PHASES, {"cpu0": CPU, "gpu0": GPU, "gpu1": IDLE})
-
-
-def two_gpus():
-    """Half the seconds of the phases that count, the second GPU as busy as the first."""
-    phases = PHASES | {"training": 5, "validation": 2, "test": 1}
-    return make_trace(phases, {"cpu0": CPU, "gpu0": GPU, "gpu1": GPU})
+# On one GPU cpu0: 40 x 10 + 20 x 4 + 20 x 2 = 520 J; gpu0: 100 x 10 + 60 x 4 + 60 x 2 = 1360 J; gpu1: 16 x 16 = 256 J.
 
 
 def write_runs(folder):
-    for seed in (1, 2):
-        traces = {"one": one_gpu(), "two": two_gpus()}
-        write_finished_run(
-            folder / f"one-{seed}", seed=seed, traces=[traces["one"]], used_gpus={"node0": ["gpu0"]},
-            world=make_world("cuda:0"),
-        )  # fmt: skip
-        write_finished_run(
-            folder / f"two-{seed}", seed=seed, traces=[traces["two"]], used_gpus={"node0": ["gpu0", "gpu1"]},
-            world=make_world("cuda:0", "cuda:1"),
-        )  # fmt: skip
+    """Write two runs on one GPU, and two on both: half the seconds of the phases that count, both GPUs as busy."""
+    quick = PHASES | {"training": 5, "validation": 2, "test": 1}
+    for name, phases, second in (("one", PHASES, IDLE), ("two", quick, GPU)):
+        used = ["gpu0"] if name == "one" else ["gpu0", "gpu1"]
+        trace = make_trace(phases, {"cpu0": CPU, "gpu0": GPU, "gpu1": second})
+        for seed in (1, 2):
+            write_finished_run(
+                folder / f"{name}-{seed}", seed=seed, traces=[trace], used_gpus={"node0": used},
+                world=make_world(*["cuda:0"] * len(used)),
+            )  # fmt: skip
 
 
 def test_energies_and_products_by_hand(tmp_path):
@@ -69,17 +57,12 @@ def test_energies_and_products_by_hand(tmp_path):
     least = "The lowest energy and EDP are those of PyTorch, cnn, mnist, np 2, 0.8617 and 0.4309 times the base."
     assert found.answer.endswith(least)
     assert found.flags == []
-
-
-def test_energy_by_device_and_phase(tmp_path):
-    write_runs(tmp_path)
-    rows = {(row["cell"], row["device"]): row for row in rows_of(find(load_runs([tmp_path])), 2)}
-    gpu = rows["PyTorch, cnn, mnist, np 1", "gpu0"]
-    phases = ("startup", "idle_before", "training", "validation", "test", "idle_after")
-    assert [gpu[f"{phase}, J"] for phase in phases] == [60, 30, 1000, 240, 120, 34]
-    assert (gpu["how"], gpu["used"], gpu["at rest before, W"], gpu["at rest after, W"]) == ("integral", "yes", 15, 17)
-    assert rows["PyTorch, cnn, mnist, np 1", "gpu1"]["used"] == "no"
-    assert rows["PyTorch, cnn, mnist, np 2", "gpu1"]["used"] == "yes"
+    devices = {(row["cell"][-4:], row["device"]): row for row in rows_of(found, 2)}
+    gpu = devices["np 1", "gpu0"]
+    assert [gpu[f"{phase}, J"] for phase in PHASES] == [60, 30, 1000, 240, 120, 34]
+    assert (gpu["how"], gpu["at rest before, W"], gpu["at rest after, W"]) == ("integral", 15, 17)
+    used = {key: row["used"] for key, row in devices.items() if key[1] != "cpu0"}
+    assert used == {("np 1", "gpu0"): "yes", ("np 1", "gpu1"): "no", ("np 2", "gpu0"): "yes", ("np 2", "gpu1"): "yes"}
 
 
 def test_what_was_not_measured_is_reported_and_not_compared(tmp_path):
@@ -128,12 +111,6 @@ def epochs_trace(epochs):
     return PowerTrace(host="", seconds=whole.seconds, phases=phases, series=whole.series)
 
 
-def test_phases_follow_one_another():
-    assert spans_of(epochs_trace(1)) == [
-        Span("startup", 0, 5), Span("training", 5, 15), Span("validation", 15, 17),
-    ]  # fmt: skip
-
-
 @pytest.mark.parametrize(
     ("epochs", "seconds", "expected"),
     [
@@ -141,13 +118,14 @@ def test_phases_follow_one_another():
         (4, [], (16.4, 42.2)),  # the second and the third, from 17 s on
         (1, [3.0, 3.0, 4.0], (8.5, 14.8)),  # phases do not give the epochs
         (1, [3.0, 3.0], None),
-        (1, [0.0, 0.0, 0.0], None),
         (1, [3.0, float("nan"), 3.0], None),
     ],
 )
 def test_the_part_that_is_enlarged(epochs, seconds, expected):
-    window = enlarged(spans_of(epochs_trace(epochs)), np.array(seconds))
-    assert window == (expected if expected is None else pytest.approx(expected))
+    whole, *rest = power_plot("x", "x", [epochs_trace(epochs)], epoch_seconds=np.array(seconds)).figure.axes
+    assert [ax.get_xlim() for ax in rest] == ([] if expected is None else [pytest.approx(expected)])
+    if epochs == 1:
+        assert [text.get_text() for text in whole.texts] == ["start-up", "training", "validation"]
 
 
 def test_a_long_trace_is_drawn_by_means_and_enlarged_by_samples():
@@ -172,23 +150,17 @@ def test_a_damaged_trace_is_named_and_left_out(tmp_path, capsys):
     assert "is not a valid power trace" in capsys.readouterr().err
 
 
-def test_without_metered_runs_the_answer_is_how_to_meter(tmp_path, capsys):
-    write_finished_run(tmp_path / "r1")
-    assert main(["energy", str(tmp_path), "--format", "json"]) == 0
-    shown = json.loads(capsys.readouterr().out)
-    assert shown["tables"] == [] and shown["answer"].startswith("None of these runs measured energy")
+def test_without_metered_runs_the_answer_is_how_to_meter():
+    found = find(select(study()))
+    assert not found.tables and found.answer.startswith("None of these runs measured energy")
     trace = make_trace(PHASES, {}, not_measured={"cpu0": "no counter"})
-    write_finished_run(tmp_path / "r2", traces=[trace])
-    assert main(["energy", str(tmp_path)]) == 0
-    shown = capsys.readouterr().out
-    assert "No device could be measured in any of 1 metered runs" in shown
-    assert "note: cpu0 not measured: no counter (1 run)" in shown
+    found = find(select(study(), study("metered", traces=[trace])))
+    assert found.answer.startswith("No device could be measured in any of 1 metered runs")
+    assert found.notes == ["cpu0 not measured: no counter (1 run)"]
 
 
-def test_many_devices_are_drawn_by_kind(tmp_path):
-    gpus = {f"gpu{number}": GPU for number in range(8)}
-    trace = make_trace(PHASES, {"cpu0": CPU} | gpus)
-    write_finished_run(tmp_path / "r1", traces=[trace], used_gpus={"node0": ["gpu0", "gpu1"]})
-    *_, devices = find(load_runs([tmp_path])).plots
+def test_many_devices_are_drawn_by_kind():
+    trace = make_trace(PHASES, {"cpu0": CPU} | {f"gpu{number}": GPU for number in range(8)})
+    *_, devices = find(select(study(traces=[trace], used_gpus={"node0": ["gpu0", "gpu1"]}))).plots
     parts = {row[1]: row[3] for row in devices.data.rows if row[2] == "J"}
     assert parts == {"cpu": 520, "gpu": 2 * 1360, "gpu, idle": 6 * 1360}

@@ -13,33 +13,27 @@ from common.run_folder.experiment_status import ExperimentStatus, PlannedRunStat
 from common.run_folder.records import RunWriter, Totals
 
 
-def add_run(folder, *, energy=None, seconds=2.0, state="finished"):
-    """Write a run with 100 MB and 250 MB on its two ranks."""
+def add_run(folder, *, joules=(), seconds=2.0, state="finished"):
+    """Write a run with 100 MB and 250 MB on its two ranks; `joules`: of its used devices, all take twice that; 10 s."""
     isolation = Interference(load_average_before=[0.1], other_processes_before=[], throttled_cores=None,
                           peak_memory_bytes=[100_000_000, 250_000_000], peak_device_memory_bytes=[None, None],
                           busy_cores=[0.5, 1.5])  # fmt: skip
     totals = Totals(epochs=1, steps=2, startup_seconds=1.0, training_seconds=seconds, validation_seconds=0.0,
                     test_seconds=0.1, images_per_second=1000 / seconds, test_loss=0.3, test_accuracy=0.9)  # fmt: skip
-    config = config_from_dict({"energy": {"energy": energy is not None}}, base=Config())
+    config = config_from_dict({"energy": {"energy": bool(joules)}}, base=Config())
+    energy = EnergyRecord(
+        interval_seconds=0.5, counted_phases=["training"], seconds=10.0, seconds_by_phase={"training": 10.0},
+        devices=[], used_devices=totals_of(*joules), all_devices=totals_of(*(one and 2 * one for one in joules)),
+    ) if joules else None  # fmt: skip
     record = make_record(config=config, status=make_status(), isolation=isolation, totals=totals, energy=energy)
     RunWriter.create(folder, record).end(state)
 
 
-def energy_of(joules):
-    """Return the energy of the used devices; all devices take twice that; 10 s."""
-
-    def totals(factor):
-        measured = None if joules is None else joules * factor
-        return EnergyTotals(
-            complete=joules is not None, joules=measured, joules_by_phase={}, joules_above_idle=None,
-            edp_joule_seconds=None if measured is None else measured * 10,
-            ed2p_joule_square_seconds=None if measured is None else measured * 100,
-        )  # fmt: skip
-
-    return EnergyRecord(
-        interval_seconds=0.5, counted_phases=["training"], seconds=10.0, seconds_by_phase={"training": 10.0},
-        devices=[], used_devices=totals(1), all_devices=totals(2),
-    )  # fmt: skip
+def totals_of(joules):
+    """Return the energy of devices; None: it was not measured."""
+    edp, ed2p = (None if joules is None else joules * 10**power for power in (1, 2))
+    return EnergyTotals(complete=joules is not None, joules=joules, joules_by_phase={}, joules_above_idle=None,
+                        edp_joule_seconds=edp, ed2p_joule_square_seconds=ed2p)  # fmt: skip
 
 
 def columns(shown, cell):
@@ -51,7 +45,7 @@ def test_medians_of_each_cell_and_failed_runs(tmp_path, capsys):
     """Medians of 1, 2 and 4 s, and of 1000, 500 and 250 images/s; the metered run counts for accuracy alone."""
     for number, seconds in enumerate((1.0, 2.0, 4.0), 1):
         add_run(tmp_path / f"a-r{number}", seconds=seconds)
-    add_run(tmp_path / "a-r4", seconds=90.0, energy=energy_of(5.0))
+    add_run(tmp_path / "a-r4", seconds=90.0, joules=[5.0])
     add_run(tmp_path / "b-r1", state="failed")
     assert main(["experiment", str(tmp_path)]) == 0
     shown = capsys.readouterr().out
@@ -88,7 +82,7 @@ def test_energy_of_metered_runs_is_a_ratio_to_a_base(tmp_path, capsys):
     joules = {"a": [10.0, 30.0, 900.0], "b": [60.0, 60.0, 30.0], "none": [None] * 3}
     for cell, values in joules.items():
         for number, value in enumerate(values, 1):
-            add_run(tmp_path / f"{cell}-r{number}", energy=energy_of(value))
+            add_run(tmp_path / f"{cell}-r{number}", joules=[value])
 
     def shown(*arguments):
         assert main(["experiment", str(tmp_path), *arguments]) == 0

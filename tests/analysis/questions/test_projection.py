@@ -13,17 +13,8 @@ from analysis.questions.projection.command import find
 from common.sites.table import read_sites
 
 
-@pytest.fixture(scope="module")
-def shipped():
-    return find(read_study())
-
-
-@pytest.fixture(scope="module")
-def made(study):
-    return find(study)
-
-
-def test_errors_are_those_of_fits_that_did_not_see_the_step(made):
+def test_errors_are_those_of_fits_that_did_not_see_the_step(study):
+    made = find(study)
     rows = {(row["left out of the fit"], row["framework"]): row for row in rows_of(made, "Errors of projected steps")}
     assert {words for words, _ in rows} == {"one model", "one batch size", "one number of threads", "nothing"}
     for words in ("one model", "nothing"):
@@ -31,6 +22,13 @@ def test_errors_are_those_of_fits_that_did_not_see_the_step(made):
         assert 3 < rows[words, "all"]["median error, %"] < 15  # noise of 10 % was planted
     assert rows["nothing", "all"]["median error, %"] <= rows["one model", "all"]["median error, %"]
     assert "is reached" in made.answer and "Of 90 cells " in made.answer and " are within 30 %" in made.answer
+    (plot,) = made.plots
+    assert len(plot.data.rows) == 90
+    (ax,) = plot.figure.axes
+    assert (ax.get_xscale(), ax.get_yscale()) == ("log", "log")
+    measured, projected = plot.data.rows[0][5:7]
+    drawn = [(line.get_xdata()[0], line.get_ydata()[0]) for line in ax.lines if len(line.get_xdata()) == 1]
+    assert any(x == pytest.approx(1e3 * measured) and y == pytest.approx(1e3 * projected) for x, y in drawn)
 
 
 def test_a_model_that_the_formula_does_not_fit_is_reported_as_missed():
@@ -42,17 +40,8 @@ def test_a_model_that_the_formula_does_not_fit_is_reported_as_missed():
     assert min(worst["cnn"], worst["mlp"]) > 30
 
 
-def test_every_left_out_step_is_drawn(made):
-    (plot,) = made.plots
-    assert len(plot.data.rows) == 90
-    (ax,) = plot.figure.axes
-    assert (ax.get_xscale(), ax.get_yscale()) == ("log", "log")
-    measured, projected = plot.data.rows[0][5:7]
-    drawn = [(line.get_xdata()[0], line.get_ydata()[0]) for line in ax.lines if len(line.get_xdata()) == 1]
-    assert any(x == pytest.approx(1e3 * measured) and y == pytest.approx(1e3 * projected) for x, y in drawn)
-
-
-def test_published_times_are_projected_with_their_settings(shipped):
+def test_published_times_are_projected_with_their_settings():
+    shipped = find(read_study())
     rows = {row["published"]: row for row in rows_of(shipped, "Published times, projected (interval: assumption")}
     one = rows["thesis-gpu1"]
     assert (one["published, s"], one["batch per rank"], one["phases"]) == (6008.01, 128, "training")
@@ -72,9 +61,6 @@ def test_published_times_are_projected_with_their_settings(shipped):
     notes = " ".join(shipped.notes)
     assert "not projected: no time is stated: notebook-cpu, notebook-gpu" in notes
     assert "not projected: pydtnn was not measured here: pydtnn-mnist" in notes
-
-
-def test_assumptions_are_said(shipped):
     assert any("never measured, all GPUs among them" in note and "assumption" in note for note in shipped.notes)
 
 

@@ -1,6 +1,8 @@
 """`python -m analysis hyperparameters` on a search: best scores, importance, pairs, and the recipe."""
 
 import math
+from itertools import product
+from pathlib import Path
 
 import pytest
 from analysis_builders import made_search, made_trial, rate_of, rows_of, write_searched
@@ -42,7 +44,12 @@ def test_best_scores_times_and_the_difference_at_equal_points(tmp_path):
     assert best[0]["learning_rate"] == pytest.approx(rate_of(11))
 
 
-def test_the_best_so_far_never_gets_worse_and_pruned_trials_cost_time(tmp_path):
+def search(*trials, **changes):
+    """Return a search in no folder."""
+    return Search(Path("made"), made_search(list(trials), **changes))
+
+
+def test_the_best_so_far_never_gets_worse_and_pruned_trials_cost_time():
     trials = [
         made_trial("torch", 0, score=0.6),
         made_trial("torch", 1, score=0.9, state="pruned", seconds=3.0),  # not the best: it was not trained to the end
@@ -50,39 +57,34 @@ def test_the_best_so_far_never_gets_worse_and_pruned_trials_cost_time(tmp_path):
         made_trial("torch", 3, score=0.7),
         made_trial("torch", 4, score=None, state="failed"),
     ]
-    search = Search(tmp_path, made_search(trials, drawn_once=False, sampler="tpe"))
-    assert search.progress("torch") == [
+    accuracies = search(*trials, drawn_once=False, sampler="tpe")
+    assert accuracies.progress("torch") == [
         (1, 10.0, 10.0, 60.0),
         (2, 13.0, 70.0, 60.0),
         (3, 23.0, 130.0, 60.0),
         (4, 33.0, 190.0, 70.0),
     ]
-    best = search.best_trial()
-    assert best and best.number == 3
-    losses = Search(tmp_path, made_search(trials, metric="last_validation_loss"))
+    losses = search(*trials, metric="last_validation_loss")
     assert [score for *_, score in losses.progress("torch")] == [0.6, 0.6, 0.5, 0.5]
-    best = losses.best_trial()
-    assert best and best.number == 2
+    assert [one.best_trial().number for one in (accuracies, losses)] == [3, 2]
 
 
-def test_the_clock_runs_from_the_first_start_of_any_framework(tmp_path):
+def test_the_clock_runs_from_the_first_start_of_any_framework():
+    times = [("keras", 0, "00:00:40"), ("torch", 0, "00:00:50"), ("torch", 1, "01:00:00")]  # the last: interrupted
     trials = [
-        made_trial("keras", 0, score=0.5, seconds=40.0, ended_at="2026-01-01T00:00:40.000+00:00"),
-        made_trial("torch", 0, score=0.6, seconds=10.0, ended_at="2026-01-01T00:00:50.000+00:00"),
-        # interrupted between the two
-        made_trial("torch", 1, score=0.7, seconds=10.0, ended_at="2026-01-01T01:00:00.000+00:00"),
-    ]
-    search = Search(tmp_path, made_search(trials))
-    assert [point.clock_seconds for point in search.progress("torch")] == [50.0, 3600.0]
-    assert [point.clock_seconds for point in search.progress("keras")] == [40.0]
+        made_trial(framework, number, score=0.5, seconds=40.0 if framework == "keras" else 10.0,
+                   ended_at=f"2026-01-01T{time}.000+00:00")
+        for framework, number, time in times
+    ]  # fmt: skip
+    assert [point.clock_seconds for point in search(*trials).progress("torch")] == [50.0, 3600.0]
+    assert [point.clock_seconds for point in search(*trials).progress("keras")] == [40.0]
 
 
-def test_what_decides_the_score_is_important(tmp_path):
+def test_what_decides_the_score_is_important():
     trials = [made_trial("torch", point, score=0.5 + 0.02 * point) for point in range(20)]
-    found = importances(Search(tmp_path, made_search(trials)), "torch")
-    assert found["learning_rate"] > 0.8
-    assert sum(found.values()) == pytest.approx(1.0)
-    assert importances(Search(tmp_path, made_search(trials[:9])), "torch") == {}
+    found = importances(search(*trials), "torch")
+    assert found["learning_rate"] > 0.8 and sum(found.values()) == pytest.approx(1.0)
+    assert importances(search(*trials[:9]), "torch") == {}
 
 
 def test_adaptive_searches_are_not_paired(tmp_path):
@@ -94,9 +96,8 @@ def test_adaptive_searches_are_not_paired(tmp_path):
     assert any("do not pair" in note for note in found.notes)
 
 
-def test_plots_show_what_their_data_say(tmp_path):
-    search = Search(tmp_path / "made", made_search(both()))
-    plots = {plot.name: plot for plot in plots_of(search)}
+def test_plots_show_what_their_data_say():
+    plots = {plot.name: plot for plot in plots_of(search(*both()))}
     assert list(plots) == [
         "hyperparameters-search", "hyperparameters-importance", "hyperparameters-coordinates", "hyperparameters-pairs",
     ]  # fmt: skip
@@ -112,20 +113,19 @@ def test_plots_show_what_their_data_say(tmp_path):
 
 
 def test_diverged_and_missing_trials_do_not_break_anything(tmp_path):
-    trials = [made_trial(framework, point, score=math.inf if point == 1 else 1.0 + point)
-              for framework in ("torch", "keras") for point in range(12)]  # fmt: skip
-    trials.append(
-        made_trial("torch", 12, score=None, state="waiting", run=None, params={}, seconds=None, ended_at=None)
-    )
-    record = made_search(trials, metric="best_validation_loss")
+    trials = [
+        made_trial(framework, point, score=math.inf if point == 1 else 1.0 + point)
+        for framework, point in product(("torch", "keras"), range(12))
+    ]
+    waiting = {"state": "waiting", "run": None, "params": {}, "seconds": None, "ended_at": None}
+    record = made_search([*trials, made_trial("torch", 12, score=None, **waiting)], metric="best_validation_loss")
     write_search(tmp_path, record)
     assert read_search(tmp_path) == record
-    search = Search(tmp_path, record)
-    assert search.points_of_both() == [0, *range(2, 12)]
-    assert len(plots_of(search)) == 4
-    alone = Search(tmp_path, made_search([made_trial("torch", 0, score=0.5)]))
+    diverged = Search(tmp_path, record)
+    assert diverged.points_of_both() == [0, *range(2, 12)] and len(plots_of(diverged)) == 4
+    alone = search(made_trial("torch", 0, score=0.5))
     assert [plot.name for plot in plots_of(alone)] == ["hyperparameters-search", "hyperparameters-coordinates"]
-    assert plots_of(Search(tmp_path, made_search([]))) == []
+    assert plots_of(search()) == []
 
 
 def test_the_recipe_gives_the_settings_of_the_best_trial(tmp_path, capsys):

@@ -1,90 +1,43 @@
 """The figures of the notebook for any runs: times of epochs; mean epoch, test and total."""
 
-import math
+from pathlib import Path
 
 import numpy as np
 import pytest
-from analysis_builders import rows_of, select, study
+from analysis_builders import select, study
 from builders import write_finished_run
+from question_cases import cases_in, check_case
 
 from analysis.__main__ import main
-from analysis.questions.times import epoch_curves, find, plot_epochs, side_by_side, total_of
-from analysis.runs.cells import cells_of
-from analysis.runs.table import runs_in
+from analysis.questions.times import find
 
 
-def curves_of(selection):
-    cells = cells_of(selection.runs)
-    return [(cell, curves) for cell in cells if (curves := epoch_curves(cell, selection.epochs))]
+@pytest.mark.parametrize("case", cases_in(Path(__file__).with_name("times.toml")))
+def test_what_is_found(case, plots):
+    check_case(case, find)
 
 
-def test_mean_epoch_test_and_total_by_hand():
-    """Three epochs of 6, 9 and 12 s in all, test 1 s: the median run has epochs of 3 s and takes 10 s."""
-    (row,) = rows_of(find(select(study(seconds=[6.0, 12.0, 9.0]))), 0)
-    assert row["n"] == 3
-    assert row["mean epoch, s"] == pytest.approx(3.0)
-    assert row["test, s"] == 1.0
-    assert row["total, s"] == pytest.approx(10.0)
-    assert (row["min"], row["max"]) == (pytest.approx(7.0), pytest.approx(13.0))
-    assert row["range of epochs, s"] == 0.0, "the epochs of a made run are alike"
-    assert row["95 % interval"] is None, "three runs have none"
-
-
-def test_total_leaves_validation_and_a_missing_test_out():
-    runs = select(study("a", seconds=[6.0]), study("b", seconds=[6.0], totals={"test_seconds": math.nan}, first=2)).runs
-    assert [total_of(run) for run in runs_in(runs)] == [7.0, 6.0]
-
-
-def devices(kind, size=1):
-    return {"devices": [kind] * size}
-
-
-def test_cpu_against_gpu():
-    """Five times in epochs; (30 + 1) / (6 + 1) = 4.43 in all; the tests take the same."""
-    gpu = study("gpu", seconds=[6.0] * 2, world=devices("cuda:0") | {"gpus": ["Tesla T4"]})
-    selection = select(gpu, study("cpu", seconds=[30.0] * 2, world=devices("cpu")))
-    found = find(selection)
-    assert found.answer == "PyTorch, cnn, mnist takes 4.43 times as long on the CPU as on the GPU (n = 2 and 2)."
-    assert [(row["mean epoch, s"], row["test, s"]) for row in rows_of(found, 0)] == [(10.0, 1.0), (2.0, 1.0)]
-    assert [cell.first.device for cell in side_by_side(cells_of(selection.runs))] == ["cpu", "gpu Tesla T4"]
-
-
-def test_no_ratio_of_different_experiments():
-    gpus = study("gpu", seconds=[6.0], world=devices("cuda:0", 2), np=2)
-    assert "as on the GPU" not in find(select(gpus, study("cpu", seconds=[30.0], world=devices("cpu")))).answer
-
-
-def test_a_line_for_each_run_and_their_median():
-    plot = plot_epochs(curves_of(select(study(seconds=[6.0, 12.0, 9.0]))))
+def test_lines_of_runs_and_their_median_are_drawn_by_epoch(plots):
+    plot = find(select(study(seconds=[6.0, 12.0, 9.0]))).plots[0]
     *runs, median = plot.figure.axes[0].lines
     assert sorted(float(line.get_ydata()[0]) for line in runs) == [2.0, 3.0, 4.0]
     assert np.allclose(median.get_ydata(), 3.0) and median.get_linewidth() > runs[0].get_linewidth()
     assert len(plot.data.rows) == 9
+    ax = find(select(study(settings={"training": {"epochs": 1}}))).plots[0].figure.axes[0]
+    low, high = ax.get_xlim()
+    assert [tick for tick in ax.get_xticks() if low <= tick <= high] == [1.0], "one epoch has one tick"
 
 
 @pytest.mark.parametrize(("longest", "scale"), [(12.0, "linear"), (600.0, "log")])
 def test_far_apart_is_logarithmic(longest, scale, plots):
     epochs, totals = find(select(study(seconds=[6.0, longest]))).plots
-    assert epochs.figure.axes[0].get_yscale() == scale
-    assert totals.figure.axes[0].get_xscale() == scale
+    assert epochs.figure.axes[0].get_yscale() == totals.figure.axes[0].get_xscale() == scale
 
 
-def test_one_run_and_many_cells_are_drawn(tmp_path, capsys, plots):
+def test_of_many_cells_the_first_are_drawn(tmp_path, capsys, plots):
     for np_ in range(1, 15):
         write_finished_run(tmp_path / "runs" / f"np{np_}", np=np_)
     assert main(["times", str(tmp_path / "runs"), "--plots", str(tmp_path / "plots")]) == 0
     printed = capsys.readouterr().out
     assert "epoch times are drawn for the first 12 of 14 cells" in printed
     assert {file.name for file in (tmp_path / "plots").glob("*.png")} == {"times-epochs.png", "times-totals.png"}
-
-
-@pytest.mark.parametrize("seconds", [0.0, math.nan])
-def test_runs_without_times(seconds, plots):
-    found = find(select(study(seconds=[seconds] * 2)))
-    assert found.answer == "None of these runs has times." and not found.tables
-
-
-def test_one_epoch_has_one_tick():
-    ax = plot_epochs(curves_of(select(study(settings={"training": {"epochs": 1}})))).figure.axes[0]
-    low, high = ax.get_xlim()
-    assert [tick for tick in ax.get_xticks() if low <= tick <= high] == [1.0]
