@@ -1,7 +1,5 @@
 """Runs put into cells, and what `frameworks`, `check` and `aa-test` say of them."""
 
-import csv
-import json
 import math
 from dataclasses import replace
 from pathlib import Path
