@@ -6,6 +6,8 @@
     id          of the test; may be left out if the arguments are one text
     line        what follows "PROGRAM: error: ", a regular expression of the whole line
     given       functions of `tests/support/given/<program>.py` that prepare the current folder; may be left out
+    edit        of a file that these write: its path, a regular expression, and what replaces it; may be left out
+    remove      a file that these write; may be left out
 """
 
 import importlib
@@ -51,6 +53,13 @@ def refusals():
     ]
 
 
+def edit(name, old, new):
+    text = Path(name).read_bytes()
+    changed = re.sub(old.encode(), new.encode("latin-1"), text, flags=re.DOTALL)
+    assert changed != text
+    Path(name).write_bytes(changed)
+
+
 def contents(folder):
     return {path: path.read_bytes() if path.is_file() else None for path in folder.rglob("*")}
 
@@ -60,6 +69,10 @@ def test_a_wrong_command_line_is_one_line_and_changes_nothing(program, refusal, 
     monkeypatch.chdir(tmp_path)
     for name in refusal.get("given", []):
         getattr(importlib.import_module(f"given.{program}"), name)(tmp_path)
+    if "edit" in refusal:
+        edit(*refusal["edit"])
+    if "remove" in refusal:
+        Path(refusal["remove"]).unlink()
     before, arguments = contents(tmp_path), refusal["arguments"]
     capsys.readouterr()
     try:

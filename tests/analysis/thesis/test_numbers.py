@@ -22,13 +22,13 @@ from common.measurement.energy import energy_delay, normalized
 from common.run_folder.power_file import POWER_FILE, read_power
 from common.run_folder.records import read_run
 
-pytestmark = pytest.mark.ci
+RAW = (pytest.mark.ci, pytest.mark.originals)
 NUMBERS = read_numbers()
 LABELS = {name: label for name, label in ENVIRONMENTS.items() if name != "gpu2-batch64"}  # those with energies
 BASE = "np 1, gpu, controller none, gpu1, imported"  # of energies
 
 
-@pytest.fixture(scope="module", params=["made", pytest.param("raw", marks=pytest.mark.originals)])
+@pytest.fixture(scope="module", params=["made", pytest.param("raw", marks=RAW)])
 def folder(request, tmp_path_factory):
     """All runs of the thesis, imported once."""
     runs = tmp_path_factory.mktemp("thesis")
@@ -174,6 +174,7 @@ def test_epochs_add_up_to_totals_and_samples_of_power_to_energies(folder):
 # What only the raw files have
 
 
+@pytest.mark.ci
 @pytest.mark.originals
 @pytest.mark.parametrize("folder", ["raw"], indirect=True)
 class TestRawFiles:

@@ -36,6 +36,9 @@ empty_bench = written("bench.json", "{}")
 binary_bench = written("bench.json", b"\xff")
 empty_status = written("status.json", "{}")
 imported = written("imported/gpu2-r1/run.json", "mine")
+nested_record = written("run/run.json", "[" * 100_000)
+nested_epochs = written("run/epochs.jsonl", "[" * 100_000)
+many_digits = written("run/run.json", '{"schema_version": 1' + "0" * 5000 + "}")
 
 
 def newer_bench(folder):
@@ -88,6 +91,15 @@ def other_settings(folder):
 def three_runs(folder):
     for name in ("first", "second", "third"):
         write_finished_run(folder / name)
+
+
+def a_run(folder):
+    write_finished_run(folder / "run")
+
+
+def nested_site(folder):
+    file = folder / "run" / RUN_FILE
+    file.write_text(file.read_text().replace('"site": "local"', '"site": ' + '{"a":' * 500 + "1" + "}" * 500))
 
 
 def a_broken_run(folder):
