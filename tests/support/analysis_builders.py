@@ -15,6 +15,8 @@ from builders import (
 )
 
 from analysis.output.finding import Finding
+from analysis.output.tables import Table
+from analysis.report.page import Chapter, Page, html_of
 from analysis.runs import table
 from analysis.runs.table import FIGURES, LoadedRun
 from common.run_folder.records import DataRecord, Hashes, ModelRecord, NotRecorded, Totals, World, now
@@ -155,6 +157,13 @@ def plot_of(found, name):
 def found(*, tables=(), plots=(), **changes):
     values = {"name": "example", "question": "Why?", "answer": "Because.", "tables": tables}
     return Finding(**{**values, "plots": plots, **changes})
+
+
+def html_with(*findings, first_plots=(), **changes):
+    """Return a page with these findings."""
+    chapters = [Chapter.of(finding, command=finding.name, first_plots=first_plots) for finding in findings]
+    none = Table("", ["folder, and why"], [], {})
+    return html_of(Page(**{"title": "A page", "facts": {}, "chapters": chapters, "left_out": none, **changes}))
 
 
 EVIL = "<script>alert(1)</script>\"&'"

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from analysis_builders import EVIL, found
-from builders import finished_record, make_epoch, make_record, make_status, write_both, write_run
+from analysis_builders import EVIL, found, html_with
+from builders import finished_record, make_environment, make_record, make_status, write_both, write_run
 from matplotlib.figure import Figure
 
 from analysis.__main__ import main
@@ -23,31 +23,25 @@ from analysis.output.finding import Plot
 from analysis.output.tables import Table
 from analysis.report import assembly
 from analysis.report import chapters as report_chapters
-from analysis.report.page import Chapter, Page, html_of
-from analysis.report.pictures import MOST_INCHES, MOST_POINTS
+from analysis.report.page import html_of
+from analysis.report.pictures import MOST_POINTS
 from analysis.report.tables import MOST_FILE_ROWS, MOST_ROWS
 from analysis.runs.cells import cells_of
 from analysis.runs.reading import load_runs
-from analysis.runs.table import LoadedRun, runs_in, select
+from analysis.runs.table import LoadedRun, select
 from common.run_folder.records import (
     RUN_FILE,
     Hashes,
     NotRecorded,
-    RunWriter,
     now,
 )
 
 ROOT = Path(__file__).resolve().parents[3]
 
-# Made runs
 
-
-def loaded(record, name="run"):
-    return LoadedRun(Path(name), record, "finished", np.full((2, 11), 1.0))
-
-
-def row_of(record):
-    return next(runs_in(select([loaded(record)]).runs))
+def selection_of(*records):
+    """Return these runs, whose epochs have every figure."""
+    return select([LoadedRun(Path("run"), record, "finished", np.full((2, 11), 1.0)) for record in records])
 
 
 # Read as a browser would
@@ -114,12 +108,7 @@ def of_both(tmp_path_factory):
 
 
 def page_with(*findings, **changes):
-    first_plots = changes.get("first_plots", ())
-    chapters = [Chapter.of(finding, command=finding.name, first_plots=first_plots) for finding in findings]
-    none = Table("", ["folder, and why"], [], {})
-    return read_page(
-        html_of(Page(**{"title": "A page", "facts": {}, "chapters": chapters, "left_out": none, **changes}))
-    )
+    return read_page(html_with(*findings, **changes))
 
 
 # Content
@@ -180,26 +169,17 @@ def test_the_page_begins_with_the_plots_that_answer_and_each_names_its_command(t
     assert {row[1] for row in page.files()["clouds-cost-time.csv"][1:]} == {"aws-g4dn-xlarge"}, "CTE-POWER has no price"
 
 
-def test_a_first_plot_that_is_too_long_is_left_out_with_its_reason():
-    plot = Plot("long", Figure(figsize=(8, MOST_INCHES + 1)), Table("Long", ["a"], [[1]], {}))
-    page = page_with(found(plots=[plot]), first_plots=["long"])
-    assert "is not drawn; its data is complete" in page.text and not page.all("source") + page.all("img")
-
-
-def test_nothing_is_loaded_and_only_the_own_script_may_run(of_both):
-    page = read_page(of_both.read_text(encoding="utf-8"))
+def test_nothing_is_loaded_and_only_the_own_script_may_run_and_links_arrive(of_both):
+    text = of_both.read_text(encoding="utf-8")
+    page = read_page(text)
     for _, attributes in page.tags:
         for name in ("src", "href", "srcset", "data", "action", "poster"):
             assert str(attributes.get(name) or "#").startswith(("#", "data:")), attributes
         assert not any(name.startswith("on") or name == "style" for name in attributes)
-    style = re.search(r"<style>(.*?)</style>", of_both.read_text(encoding="utf-8"), re.DOTALL)
+    style = re.search(r"<style>(.*?)</style>", text, re.DOTALL)
     assert style and "@import" not in style[1] and "url(" not in style[1]
     policy = next(one["content"] for one in page.all("meta") if one.get("http-equiv") == "Content-Security-Policy")
     assert str(policy).startswith("default-src 'none'; img-src data:; style-src 'sha256-")
-
-
-def test_links_within_the_page_arrive(of_both):
-    page = read_page(of_both.read_text(encoding="utf-8"))
     assert {"frameworks", "commands"} <= targets_of(page)
 
 
@@ -241,65 +221,60 @@ def test_chapters_without_rows_are_open_questions(monkeypatch, tmp_path):
 # Parity, machines, commands
 
 
-def parity_rows(*records):
-    return list(report_chapters.parity(select([loaded(record) for record in records])).tables[0].rows)
-
-
 def test_parity_is_shown_for_each_seed():
     torch, keras = ([finished_record(framework=name, seed=seed) for seed in (1, 2)] for name in ("torch", "keras"))
-    assert [[*row[1:4], row[5]] for row in parity_rows(*torch, *keras)] == [[2, "2 of 2", "2 of 2", "same"]]
     other = replace(keras[1], hashes=replace(keras[1].hashes, initial_weights="f" * 32))
-    assert [[*row[1:4], row[5]] for row in parity_rows(*torch, keras[0], other)] == [
-        [2, "1 of 2", "2 of 2", "not the same"]
-    ]
     unknown = replace(keras[1], hashes=NotRecorded("an old format"))
-    assert parity_rows(*torch, keras[0], unknown)[0][5] == "not shown"
-    assert parity_rows(torch[0], keras[1])[0][1] == 0 and parity_rows(torch[0], keras[1])[0][5] == "not shown"
-    finding = report_chapters.parity(select([loaded(one) for one in (*torch, keras[0], other)]))
+    again = replace(keras[0], hashes=replace(keras[0].hashes, sample_order="e" * 32))
+    cases = [
+        ([*torch, *keras], [2, "2 of 2", "2 of 2", "none", "same"]),
+        ([*torch, keras[0], other], [2, "1 of 2", "2 of 2", "none", "not the same"]),
+        ([*torch, keras[0], unknown], [2, "1 of 2", "1 of 2", "none", "not shown"]),
+        ([torch[0], keras[1]], [0, "0 of 0", "0 of 0", "none", "not shown"]),
+        ([torch[0], keras[0], again], [1, "1 of 1", "0 of 1", "none", "not the same"]),
+    ]
+    for records, expected in cases:
+        (row,) = report_chapters.parity(selection_of(*records)).tables[0].rows
+        assert row[1:] == expected
+    finding = report_chapters.parity(selection_of(*torch, keras[0], other))
     assert [row[-1] for row in finding.tables[1].rows] == ["same", "not the same"]
     assert finding.tables[1].rows[1][2:4] == ["first2", "ffffffffff"]
     assert "In 1 they did not." in finding.answer
 
 
-def test_a_repeat_of_a_seed_with_other_weights_is_not_the_same():
-    torch, keras = (finished_record(framework=name) for name in ("torch", "keras"))
-    again = replace(keras, hashes=replace(keras.hashes, sample_order="e" * 32))
-    assert parity_rows(torch, keras, again)[0][5] == "not the same"
+TWO_HOSTS = {"hosts": ["a", "b"], "local_size": 1}
+SERVER = {"strategy": {"strategy": "server", "servers": 1}}
 
 
-def test_commands_are_those_that_start_the_ranks_too():
-    one = finished_record(framework="keras", np=2, seed=7)
-    assert report_chapters.command_of(row_of(one)) == (
-        "python -m launch train --framework keras --np 2 -- --epochs 2 --model cnn --seed SEED"
-    )
-    gloo = replace(one, world=replace(one.world, controller="gloo"))
-    assert "--np 2 --controller gloo -- --epochs" in report_chapters.command_of(row_of(gloo))
-    hosts = replace(one, world=replace(one.world, size=4, local_size=2, hosts=["a", "a", "b", "b"]))
-    assert report_chapters.command_of(row_of(hosts)).startswith(
-        "horovodrun -np 4 -H a:2,b:2 python keras_impl/train.py --epochs 2"
-    )
-    served = finished_record(np=2, settings={"strategy": {"strategy": "server", "servers": 1}})
-    assert " --np 3 -- " in report_chapters.command_of(row_of(served))
-    hosts = replace(served, world=replace(served.world, local_size=1, hosts=["a", "b"]))
-    assert report_chapters.command_of(row_of(hosts)).startswith("horovodrun -np 3 -H a:1,b:2 python ")
-    command = ["train.py", "--seed=3", "--dataset", "images:my folder", "--name=y", "--runs-folder", "z"]
-    written = replace(one, environment=replace(one.environment, command=command))
-    assert report_chapters.command_of(row_of(written)).endswith("-- --seed SEED --dataset 'images:my folder'")
+@pytest.mark.parametrize(
+    ("changes", "command"),
+    [
+        ({}, "python -m launch train --framework keras --np 2 -- --epochs 2 --model cnn --seed SEED"),
+        ({"world": {"controller": "gloo"}}, "python -m launch train --framework keras --np 2 --controller gloo -- "),
+        ({"np": 4, "world": {"hosts": ["a", "a", "b", "b"], "local_size": 2}},
+         "horovodrun -np 4 -H a:2,b:2 python keras_impl/train.py --epochs 2"),
+        ({"settings": SERVER}, "python -m launch train --framework keras --np 3 -- "),
+        ({"settings": SERVER, "world": TWO_HOSTS}, "horovodrun -np 3 -H a:1,b:2 python "),
+        ({"environment": make_environment(command=["train.py", "--seed=3", "--dataset", "images:my folder", "--name=y",
+                                                   "--runs-folder", "z"])},
+         "python -m launch train --framework keras --np 2 -- --seed SEED --dataset 'images:my folder'"),
+    ],
+)  # fmt: skip
+def test_commands_are_those_that_start_the_ranks_too(changes, command):
+    record = finished_record(**{"framework": "keras", "np": 2, "seed": 7} | changes)
+    ((_, shown, seeds, runs),) = report_chapters.commands(selection_of(record)).tables[0].rows
+    assert shown.startswith(command) and (seeds, runs) == ("7", 1)
 
 
 def test_runs_that_differ_in_seed_share_a_line_of_commands():
-    runs = [loaded(finished_record(seed=seed)) for seed in range(1, 31)]
-    unknown = loaded(finished_record(environment=NotRecorded("not in the source")))
-    finding = report_chapters.commands(select([*runs, unknown]))
+    runs = [finished_record(seed=seed) for seed in range(1, 31)]
+    unknown = finished_record(environment=NotRecorded("not in the source"))
+    finding = report_chapters.commands(selection_of(*runs, unknown))
     assert [row[2:] for row in finding.tables[0].rows] == [["1 to 30", 30]]
     assert finding.notes == ["command not recorded in 1 run: not in the source"]
     assert "(30 of 31 runs)" in finding.answer
-
-
-def test_seeds_with_gaps_are_listed_and_cut():
-    runs = [loaded(finished_record(seed=seed)) for seed in range(0, 60, 2)]
-    seeds = report_chapters.commands(select(runs)).tables[0].rows[0][2]
-    assert str(seeds).startswith("0, 2, 4,") and str(seeds).endswith("and 18 more")
+    (row,) = report_chapters.commands(selection_of(*runs[::2])).tables[0].rows
+    assert row[2] == "1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23 and 3 more"
 
 
 def test_what_was_not_measured_has_a_reason_and_a_count():
@@ -309,7 +284,7 @@ def test_what_was_not_measured_has_a_reason_and_a_count():
         totals=replace(known.totals, startup_seconds=NotRecorded("no clock")),
         energy=NotRecorded("no meter"),
     )
-    rows = report_chapters.not_measured(select([loaded(known), loaded(unknown)])).tables[0].rows
+    rows = report_chapters.not_measured(selection_of(known, unknown)).tables[0].rows
     assert ["energy", "not requested (--energy)", 1, 2] in rows
     assert ["energy", "no meter", 1, 2] in rows
     assert ["hashes: sample order", "not kept", 1, 2] in rows
@@ -318,45 +293,26 @@ def test_what_was_not_measured_has_a_reason_and_a_count():
 
 
 def test_settings_are_split_into_shared_and_varying():
-    runs = [loaded(finished_record(np=ranks, batch=60 // ranks)) for ranks in (1, 2)]
-    varying, shared = report_chapters.settings(select(runs)).tables
+    selection = selection_of(*(finished_record(np=ranks, batch=60 // ranks) for ranks in (1, 2)))
+    varying, shared = report_chapters.settings(selection).tables
     assert varying.headings == ["np", "controller", "runs", "seeds"]
     values = dict(shared.rows)
     assert values["model"] == "cnn" and values["nesterov"] == "no" and values["early stop"] == "none"
-    assert len(varying.rows) == len(cells_of(select(runs).runs)) == 2
+    assert len(varying.rows) == len(cells_of(selection.runs)) == 2
 
 
 # Much, little and wrong
 
 
-def test_series_are_read_with_and_without_what_is_not_recorded(tmp_path):
-    writer = RunWriter.create(tmp_path / "run", finished_record(status=make_status()))
-    writer.add_epoch(make_epoch(1, validation_accuracy=None, data_wait_seconds=0.5))
-    writer.add_epoch(make_epoch(2, validation_accuracy=0.5, data_wait_seconds=0.25))
-    writer.end("finished")
-    epochs = load_runs([tmp_path]).epochs
-    assert epochs["epoch"].tolist() == [1, 2] and epochs["data_wait_seconds"].tolist() == [0.5, 0.25]
-    assert math.isnan(epochs["validation_accuracy"][0]) and epochs["validation_accuracy"][1] == 0.5
-    writer.add_epoch(make_epoch(3, data_wait_seconds=NotRecorded("inside the step")))
-    epochs = load_runs([tmp_path]).epochs
-    assert epochs["data_wait_seconds"].tolist()[:2] == [0.5, 0.25]
-    assert math.isnan(epochs["data_wait_seconds"][2]) and epochs["training_seconds"].tolist() == [2.0] * 3
-
-
-def test_a_long_table_is_cut_with_a_line_and_its_file_is_whole():
-    rows = [[f"run {number}", number / 3] for number in range(MOST_ROWS + 50)]
-    page = page_with(found(tables=[Table("Long", ["name", "s"], rows, {"s": ".2f"})]))
+@pytest.mark.parametrize("rows", [MOST_ROWS + 50, MOST_FILE_ROWS + 1])
+def test_a_long_table_is_cut_with_a_line_and_its_file_is_whole_or_cut_too(rows):
+    table = Table("Long", ["name", "s"], [[f"run {number}", number / 3] for number in range(rows)], {"s": ".2f"})
+    page = page_with(found(tables=[table]))
     assert len(page.rows) == MOST_ROWS + 1  # with headings
-    assert f"The page shows the first {MOST_ROWS} of {MOST_ROWS + 50} rows." in page.text
-    file = page.files()["example-table-1.csv"]
-    assert len(file) == MOST_ROWS + 51 and file[-1] == [f"run {MOST_ROWS + 49}", str((MOST_ROWS + 49) / 3)]
-
-
-def test_a_huge_file_is_cut_with_a_note():
-    rows = [[number] for number in range(MOST_FILE_ROWS + 1)]
-    page = page_with(found(tables=[Table("Huge", ["n"], rows, {})]))
-    assert f"The file ends after {MOST_FILE_ROWS:,} of {MOST_FILE_ROWS + 1:,} rows." in page.text
-    assert len(page.files()["example-table-1.csv"]) == MOST_FILE_ROWS + 1
+    assert f"The page shows the first {MOST_ROWS} of {rows:,} rows." in page.text
+    file, last = page.files()["example-table-1.csv"], min(rows, MOST_FILE_ROWS) - 1
+    assert len(file) == last + 2 and file[-1] == [f"run {last}", str(last / 3)]
+    assert (f"The file ends after {MOST_FILE_ROWS:,} of {rows:,} rows." in page.text) == (rows > MOST_FILE_ROWS)
 
 
 def test_numbers_are_rounded_for_readers_only_and_empty_columns_are_named():
@@ -383,35 +339,19 @@ def test_a_plot_of_many_points_becomes_pixels_with_a_note():
     assert "All points are drawn, as pixels because there are many." in many.text and "pixels" not in few.text
 
 
-def test_a_very_long_plot_is_left_out_and_its_data_stays():
+@pytest.mark.parametrize("first_plots", [[], ["cloud"]])
+def test_a_very_long_plot_is_left_out_and_its_data_stays(first_plots):
     plot = figure_of(10)
     plot.figure.set_size_inches(2, 500)
-    page = page_with(found(plots=[plot]))
+    page = page_with(found(plots=[plot]), first_plots=first_plots)
     assert "The picture would be 13 m long and is not drawn; its data is complete." in page.text
-    assert page.all("img") == [] and page.files()["cloud.csv"] == [["x"], ["1"]]
+    assert page.all("img") + page.all("source") == [] and page.files()["cloud.csv"] == [["x"], ["1"]]
 
 
-def with_seed(record, seed):
-    training = replace(record.config.training, seed=seed)
-    totals = replace(record.totals, training_seconds=10 + seed / 1000)
-    return replace(record, config=replace(record.config, training=training), totals=totals)
-
-
-@pytest.mark.ci
-def test_many_runs_make_a_page_that_can_be_read():
-    # 600 runs by 20 commands: tables stay short, only the files beside them grow.
-    records = [finished_record(framework=name, np=ranks) for name in ("torch", "keras") for ranks in range(1, 11)]
-    runs = [
-        loaded(with_seed(record, seed), f"{number}-{seed}")
-        for number, record in enumerate(records)
-        for seed in range(30)
-    ]
-    text = html_of(assembly.page_of(select(runs), folders=[f"runs/{number}" for number in range(600)]))
-    page = read_page(text)
-    assert "runs/4 and 595 more" in page.text
-    lengths = [body.partition("</tbody>")[0].count("<tr>") for body in text.split("<tbody>")[1:]]
-    assert len(lengths) > 8 and max(lengths) == MOST_ROWS
-    assert sum("--seed SEED" in cell for row in page.rows for cell in row) == 20
+def test_of_many_folders_a_few_are_named():
+    selection = selection_of(finished_record())
+    page = read_page(html_of(assembly.page_of(selection, folders=[f"runs/{number}" for number in range(600)])))
+    assert "runs/4 and 595 more" in page.text and "runs/5" not in page.text
 
 
 @pytest.mark.parametrize(
@@ -456,14 +396,6 @@ def test_flags_are_shown_once_and_refused_with_strict(tmp_path, capsys):
     assert error.count("\n") == 1 and "one timed run alone shows nothing" in error and not strict.exists()
 
 
-def test_force_replaces_a_file_and_leaves_nothing_beside_it(tmp_path):
-    run, output = write_run(tmp_path / "run", finished_record()), tmp_path / "report.html"
-    output.write_text("mine", encoding="utf-8")
-    assert main(["report", str(run), "-o", str(output), "--force"]) == 0
-    assert output.read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
-    assert {one.name for one in tmp_path.iterdir()} == {"run", "report.html"}
-
-
 def test_a_page_is_written_anew_only_after_a_change(tmp_path, capsys):
     runs, output = [write_run(tmp_path / name, finished_record()) for name in ("a", "b")], tmp_path / "report.html"
     command = ["report", *map(str, runs), "-o", str(output)]
@@ -492,6 +424,9 @@ def test_a_page_is_written_anew_only_after_a_change(tmp_path, capsys):
     assert "--force" in capsys.readouterr().err
     (tmp_path / "run.log").touch()
     assert written(), "what belongs to several runs is beside them"
+    output.write_text("mine", encoding="utf-8")
+    assert written("--force") and output.read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
+    assert {one.name for one in tmp_path.iterdir()} == {"a", "b", "run.log", "report.html"}
 
 
 def test_a_page_about_a_run_that_goes_on_is_never_up_to_date(tmp_path, capsys):
