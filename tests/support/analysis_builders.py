@@ -1,5 +1,6 @@
 """Builders of what the commands of `analysis` work on and find: runs with chosen times and accuracies, findings."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,17 @@ from analysis.output.tables import Table
 from analysis.report.page import Chapter, Page, html_of
 from analysis.runs import table
 from analysis.runs.table import FIGURES, LoadedRun
-from common.run_folder.records import DataRecord, Hashes, ModelRecord, NotRecorded, Totals, World, now
+from common.run_folder.records import (
+    EPOCHS_FILE,
+    RUN_FILE,
+    DataRecord,
+    Hashes,
+    ModelRecord,
+    NotRecorded,
+    Totals,
+    World,
+    now,
+)
 from common.run_folder.search_record import SearchRecord, TrialRecord, write_search
 
 IMAGES = 6400  # of an epoch
@@ -129,6 +140,22 @@ def write_made(folder, *groups):
                  for number, one in enumerate(accuracies, start=1)]  # fmt: skip
         write_run(folder / run.folder.name, run.record, lines)
     return folder
+
+
+def write_described(folder, *, record=None, line=None, **changes):
+    """Write a finished run; `record`: what else its run.json holds, `line`: each line of its epochs.jsonl."""
+    write_finished_run(folder, **changes)
+    for name, values in ((RUN_FILE, record), (EPOCHS_FILE, line)):
+        texts = (folder / name).read_text().splitlines() if name == EPOCHS_FILE else [(folder / name).read_text()]
+        (folder / name).write_text(
+            "".join(json.dumps(_merged(json.loads(text), values or {})) + "\n" for text in texts)
+        )
+
+
+def _merged(old, new):
+    if not isinstance(old, dict) or not isinstance(new, dict) or "not_recorded" in new:
+        return new
+    return old | {name: _merged(old.get(name), value) for name, value in new.items()}
 
 
 def write_machines(folder):

@@ -1,13 +1,13 @@
 """Runs put into cells, and what `frameworks`, `check` and `aa-test` say of them."""
 
 import math
-from dataclasses import replace
+import tomllib
 from pathlib import Path
 
 import numpy as np
 import pytest
-from analysis_builders import rows_of, select, study
-from builders import finished_record, finished_run, make_environment, make_status, write_finished_run, write_study
+from analysis_builders import rows_of, select, study, write_described
+from builders import finished_run, make_environment, make_status, write_finished_run, write_study
 from PIL import Image
 
 from analysis.__main__ import main
@@ -18,11 +18,11 @@ from analysis.runs.cells import cells_of
 from analysis.runs.reading import load_runs
 from analysis.runs.table import LoadedRun, figures_of
 from common.measurement.energy import EnergyRecord, EnergyTotals
-from common.measurement.interference import Interference
 from common.run_folder.records import RUN_FILE, Hashes, NotRecorded
 
 TORCH = [10.0, 10.4, 9.8, 10.2, 10.1, 10.3]
 KERAS = [8.0, 8.2, 7.9, 8.1, 8.3, 8.2]
+DIFFERENCES = tomllib.loads(Path(__file__).with_name("differences.toml").read_text())
 
 
 def both(folder, **changes):
@@ -65,68 +65,12 @@ def shown(capsys, *arguments, code=0):
 # Cells
 
 
-def of(subject, **values):
-    return {"settings": {subject: values}}
-
-
-def prepared(path, mean):
-    return {"data": replace(finished_record().data, name=f"prepared:{path}", mean=[mean])}
-
-
-@pytest.mark.parametrize(
-    ("runs", "cells"),
-    [
-        (
-            [{"seconds": [5.0, 5.0]}, of("optimizer", learning_rate=0.05)],
-            {"np 1, learning rate 0.01": 2, "np 1, learning rate 0.05": 1},
-        ),
-        (
-            [{"np": 2, "world": {"controller": name}} for name in ("gloo", "mpi")],
-            {"np 2, controller gloo": 1, "np 2, controller mpi": 1},
-        ),
-        (
-            [{}, of("training", max_steps=4), of("model", dropout=False)],
-            {
-                "np 1, dropout, no max steps": 1,
-                "np 1, dropout, max steps 4": 1,
-                "np 1, no dropout, no max steps": 1,
-            },
-        ),
-        (
-            [of("device", channels_last=False), of("device", pinned_memory=True), of("device", cudnn_benchmark=True)],
-            {
-                "np 1, no cudnn benchmark, no channels last, no pinned memory": 1,
-                "np 1, no cudnn benchmark, channels last, pinned memory": 1,
-                "np 1, cudnn benchmark, channels last, no pinned memory": 1,
-            },
-        ),
-        (
-            [{}, *(of("strategy", strategy="averaging", average_every=every) for every in (8, "epoch"))],
-            {"np 1, allreduce": 1, "np 1, averaging, every 8": 1, "np 1, averaging, every epoch": 1},
-        ),
-        ([{}, {"environment": NotRecorded("an example")}], {"np 1": 1, "np 1, machine not recorded": 1}),
-        (
-            [{"np": 2}, {"np": 2, "world": {"hosts": ["node1", "node2"], "local_size": 1}}],
-            {"np 2, hosts 1": 1, "np 2, hosts 2": 1},
-        ),
-        # The same images in another place, and those of other pixels.
-        (
-            [prepared("runs/a.safetensors", 0.5), prepared("/x/a.safetensors", 0.5), prepared("a.safetensors", 0.25)],
-            {"np 1, mean of pixels 0.5": 2, "np 1, mean of pixels 0.25": 1},
-        ),
-    ],
-)
-def test_what_differs_makes_another_cell_and_is_its_label(runs, cells):
-    found = cells_of(select(*(study(f"study{number}", **one) for number, one in enumerate(runs))).runs)
-    data_set = "prepared:a.safetensors" if "data" in runs[0] else "mnist"
-    labels = [(cell.label.removeprefix(f"cnn, {data_set}, "), len(cell.runs)) for cell in found]
-    assert labels == [*cells.items()]
-
-
-def test_what_is_unknown_for_another_reason_is_another_cell():
-    reasons = ("10 % for validation", "10 % for validation", "1 % for validation")
-    found = cells_of(select(*(study(f"s{place}", data=NotRecorded(one)) for place, one in enumerate(reasons))).runs)
-    assert [(cell.words, len(cell.runs)) for cell in found] == [("10 % for validation", 2), ("1 % for validation", 1)]
+@pytest.mark.parametrize("row", DIFFERENCES["cells"], ids=lambda row: next(iter(row["labels"])))
+def test_what_differs_makes_another_cell_and_is_its_label(tmp_path, row):
+    for number, run in enumerate(row["runs"]):
+        write_described(tmp_path / f"run-{number}", **run)
+    found = {cell.label: len(cell.runs) for cell in cells_of(load_runs([tmp_path]).runs)}
+    assert found == row["labels"]
 
 
 def test_a_cell_has_a_result_for_each_seed_and_the_times_of_plain_finished_runs():
@@ -239,42 +183,17 @@ def test_few_runs_and_repeated_seeds_and_many_comparisons():
 # check
 
 
-def disturbed(**changes):
-    values = {"load_average_before": [3.0], "other_processes_before": [], "throttled_cores": 0}
-    unknown = {"peak_memory_bytes": [1], "peak_device_memory_bytes": [None]}
-    return {"isolation": Interference(**{**values, **unknown, **changes})}
-
-
-@pytest.mark.parametrize(
-    ("changes", "words", "timed"),
-    [
-        ({"world": {"oversubscribed": True, "cores": 1}},
-         "cores are oversubscribed: 1 ranks x 1 threads on 1 cores", True),
-        ({"status": make_status(state="interrupted")}, "is interrupted, not finished", False),
-        ({"totals": {"epochs": 4}}, "epochs are missing: 4 were trained, 3 are recorded", True),
-        ({**of("training", epochs=5), "accuracies": [None] * 3, "totals": {"epochs": 3}},
-         "epochs are missing: 5 were asked for, 3 are recorded", True),
-        ({"np": 2, **of("schedule", lr_scaling="linear", warmup_epochs=3.0)},
-         "the warm-up is as long as the run: 3 of 3 epochs", True),
-        (disturbed(other_processes_before=["find, 80 % of a core"]),
-         "another process ran on the machine: find, 80 %", True),
-        (disturbed(throttled_cores=2), "cores were throttled 2 times", True),
-        ({"seconds": 0.0}, "its training took no time", False),
-        ({"energy": metered(), "world": {"at_once": 3}},
-         "its energy was measured beside other runs (3 at once)", False),
-        (of("device", share_gpu=True), "its ranks shared GPUs (--share-gpu): its times are left out", False),
-        (of("balance", slow="1:2"), "a straggler was planted (--slow 1:2): its times are left out", False),
-    ],
-)  # fmt: skip
-def test_what_makes_a_run_invalid_is_reported(tmp_path, capsys, changes, words, timed):
+@pytest.mark.parametrize("row", DIFFERENCES["invalid"], ids=lambda row: row["flag"])
+def test_what_makes_a_run_invalid_is_reported(tmp_path, capsys, row):
     write_study(tmp_path, seconds=[5.0, 5.1])
-    write_study(tmp_path, name="subject", seconds=[5.0, 5.1], **of("balance", slow="1:2", slow_is_subject=True))
+    subject = {"slow": "1:2", "slow_is_subject": True}
+    write_study(tmp_path, name="subject", seconds=[5.0, 5.1], settings={"balance": subject})
     assert "No findings in 4 runs" in shown(capsys, "check", tmp_path, "--strict")
-    write_finished_run(tmp_path / "wrong", seed=3, **changes)
-    assert f"wrong: {words}" in shown(capsys, "check", tmp_path).replace("run-r1", "")
+    write_described(tmp_path / "wrong", seed=3, **row["run"])
+    assert f"wrong: {row['flag']}" in shown(capsys, "check", tmp_path).replace("run-r1", "")
     shown(capsys, "check", tmp_path, "--strict", code=2)
-    runs = load_runs([tmp_path]).runs.set_index("name")["timed"]
-    assert runs["wrong"] == timed and runs.drop("wrong").all()
+    timed = load_runs([tmp_path]).runs.set_index("name")["timed"]
+    assert timed["wrong"] == row["timed"] and timed.drop("wrong").all()
 
 
 def test_what_makes_runs_together_invalid_is_reported(tmp_path, capsys):
@@ -285,7 +204,10 @@ def test_what_makes_runs_together_invalid_is_reported(tmp_path, capsys):
     assert "PyTorch, cnn, mnist, np 1: seeds are repeated (2)" in text
     assert "PyTorch, cnn, mnist, np 1: profiled or metered runs are among timed ones" in text
     write_finished_run(tmp_path / "other" / "alone", np=2)
-    assert "one timed run alone shows nothing" in shown(capsys, "check", tmp_path / "other")
+    write_finished_run(tmp_path / "other" / "beside", energy=metered(), world={"at_once": 3})
+    text = shown(capsys, "check", tmp_path / "other")
+    assert "one timed run alone shows nothing" in text
+    assert "beside: its energy was measured beside other runs (3 at once)" in text
 
 
 def test_other_versions_and_variables_are_flagged(tmp_path, capsys):
