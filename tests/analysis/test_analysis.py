@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -24,11 +25,10 @@ from analysis.output.tables import FORMATS, Table, render
 from analysis.questions.parity.command import parity_table
 from analysis.questions.parity.plots import plot_losses, plot_ranks
 from analysis.runs.examples import NOTE as EXAMPLES
-from common.checks.parity_record import PARITY_FILE, ArrayComparison, Curve, ParityRecord, ParitySettings
-from common.checks.result_file import SCHEMA_VERSION, write_result
+from common.checks.parity_record import PARITY_FILE, read_parity
+from common.checks.result_file import write_result
 from common.model.weights import save_weights
-from common.run_folder.environment import describe_environment
-from common.run_folder.records import NotRecorded, now
+from common.run_folder.records import NotRecorded
 
 ROOT = Path(__file__).resolve().parents[2]
 DIFFERENCES = tomllib.loads(Path(__file__).with_name("runs").joinpath("differences.toml").read_text())
@@ -136,66 +136,15 @@ def test_the_report_marks_the_examples(tmp_path):
 # Proofs
 
 
+PROOFS = read_parity(Path(__file__).parent)  # parity.json: 7 comparisons and 6 curves
+
+
 def compared(**changes):
-    values = {
-        "model": "mlp",
-        "what": "50 updates",
-        "optimizer": "momentum",
-        "between": ("keras np 1", "torch np 1"),
-        "dropout": "none",
-        "dtype": "float64",
-        "difference": 1e-15,
-        "where": "weights/fc1.bias",
-        "tolerance": 1e-8,
-    }
-    return ArrayComparison(**{**values, **changes})
-
-
-def curve(**changes):
-    values = {
-        "model": "mlp",
-        "optimizer": "momentum",
-        "between": ("keras np 1", "torch np 1"),
-        "dtype": "float64",
-        "exchanged": False,
-        "losses": ([2.0, 1.0], [2.0, 1.0 + 1e-12]),
-        "weights_difference": [0.0, 1e-13],
-    }
-    return Curve(**{**values, **changes})
-
-
-RANKS = ("keras np 2", "keras np 1")
-COMPARISONS = [
-    compared(),
-    compared(difference=3e-12, optimizer="adam"),
-    compared(dtype="float32", difference=2e-6, tolerance=None),
-    compared(between=("keras np 2", "torch np 2"), difference=2e-12, optimizer="adam"),
-    compared(between=RANKS, tolerance=1e-11),
-    compared(between=RANKS, tolerance=1e-11, optimizer="adam", difference=2e-15),
-    compared(model="resnet34", what="2 updates, free", tolerance=None, difference=0.5),
-]
-CURVES = [
-    curve(),
-    curve(dtype="float32", losses=([2.0, 1.0], [2.0, 1.1])),
-    curve(between=RANKS),
-    curve(between=RANKS, dtype="float32", weights_difference=[1e-8, 1e-6]),
-    curve(model="resnet34", weights_difference=[]),
-    curve(model="resnet34", exchanged=True),
-]
-
-
-def proofs(**changes):
-    settings = ParitySettings(
-        models=["mlp", "resnet34"], optimizers=["momentum", "adam"], np=[1, 2], updates=2, exchanged_updates=2,
-        controller="mpi", dataset="mnist", epochs=0,
-    )  # fmt: skip
-    values = {"started_at": "2026-11-21T08:00:00.000+00:00", "ended_at": now(), "environment": describe_environment()}
-    values |= {"settings": settings, "comparisons": COMPARISONS, "curves": CURVES} | changes
-    return ParityRecord(schema_version=SCHEMA_VERSION, **values)
+    return replace(PROOFS.comparisons[0], **changes)
 
 
 def test_the_table_has_the_worst_of_each_row():
-    rows = rows_of(parity_table(proofs()))
+    rows = rows_of(parity_table(PROOFS))
     assert [(row["compared"], row["between"], row["optimizer"], row["verdict"]) for row in rows] == [
         ("50 updates", "keras and torch, np 1, 2", "momentum, adam", "same"),
         ("50 updates", "np 2 and 1, keras", "momentum, adam", "same"),
@@ -204,7 +153,7 @@ def test_the_table_has_the_worst_of_each_row():
     assert [row["float64"] for row in rows[:2]] == [3e-12, 2e-15]
     assert [row["limit float64"] for row in rows] == [1e-8, 1e-11, "not judged"]
     assert [row["float32"] for row in rows] == [2e-6, None, None] and rows[0]["limit float32"] == "not judged"
-    assert len(parity_table(proofs(), every=True).rows) == 6  # float32 beside its float64
+    assert len(parity_table(PROOFS, every=True).rows) == 6  # float32 beside its float64
 
 
 def differing(difference):
@@ -222,7 +171,7 @@ def differing(difference):
     ],
 )
 def test_what_is_not_proven_is_reported_and_refused(tmp_path, capsys, changes, flag, is_endless):
-    write_result(tmp_path / PARITY_FILE, proofs(curves=[], **changes))
+    write_result(tmp_path / PARITY_FILE, replace(PROOFS, curves=[], **changes))
     assert main(["parity", str(tmp_path)]) == 0
     shown = capsys.readouterr().out
     assert f"flag: {flag}" in shown
@@ -235,7 +184,7 @@ def test_what_is_not_proven_is_reported_and_refused(tmp_path, capsys, changes, f
 @pytest.mark.ci
 @pytest.mark.usefixtures("drawn")
 def test_a_proof_of_all_is_shown_with_its_plots(tmp_path, capsys):
-    write_result(tmp_path / PARITY_FILE, proofs())
+    write_result(tmp_path / PARITY_FILE, PROOFS)
     command, folder = ["parity", str(tmp_path), "--strict", "--plots", str(tmp_path / "plots")], tmp_path / "plots"
     assert main(command[:3]) == 0
     assert not folder.exists()  # nothing is written unasked
@@ -257,7 +206,7 @@ def test_a_proof_of_all_is_shown_with_its_plots(tmp_path, capsys):
 
 
 def test_plots_show_the_numbers():
-    figure = plot_losses(proofs())
+    figure = plot_losses(PROOFS)
     losses, _, differences, exchanged, weights, _ = figure.axes
     assert [line.get_ydata().tolist() for line in losses.lines] == [[2.0, 1.1], [2.0, 1.0]]  # PyTorch below
     assert [line.get_ydata()[1] for line in differences.lines] == pytest.approx([1e-12, 0.1 / 1.1], rel=1e-3)
@@ -265,15 +214,18 @@ def test_plots_show_the_numbers():
     assert len(exchanged.lines) == 2
     assert [line.get_ydata()[-1] for line in weights.lines] == [1e-13, 1e-13, 1e-8]  # and the limit
     assert all(ax.get_ylim()[0] <= 1e-12 and ax.get_ylim()[1] >= 0.09 for ax in (differences, exchanged))
-    ranks = plot_ranks(proofs())
+    ranks = plot_ranks(PROOFS)
     float32, float64 = ranks.axes
     assert [line.get_ydata().tolist() for line in float32.lines] == [[1e-8, 1e-6]]
     assert float64.lines[0].get_ydata()[1] == 1e-13 and float64.lines[1].get_ydata()[0] == 1e-11
-    assert plot_losses(proofs(curves=[])) is None and plot_ranks(proofs(curves=[curve()])) is None
+    assert (
+        plot_losses(replace(PROOFS, curves=[])) is None
+        and plot_ranks(replace(PROOFS, curves=PROOFS.curves[:1])) is None
+    )
 
 
 def test_a_closed_pipe_is_quiet(tmp_path):
-    write_result(tmp_path / PARITY_FILE, proofs(comparisons=[compared()] * 5000))
+    write_result(tmp_path / PARITY_FILE, replace(PROOFS, comparisons=[compared()] * 5000))
     command = f"{sys.executable} -m analysis parity {tmp_path} --all --format md | head -1"
     done = subprocess.run(
         ["bash", "-o", "pipefail", "-c", command], cwd=ROOT, capture_output=True, text=True, check=False
@@ -314,7 +266,7 @@ def test_the_table_of_two_runs(tmp_path):
 
 
 def test_runs_beside_the_proofs_are_checked_too(tmp_path, capsys):
-    write_result(tmp_path / PARITY_FILE, proofs(runs=["torch", "keras"]))
+    write_result(tmp_path / PARITY_FILE, replace(PROOFS, runs=["torch", "keras"]))
     write_finished_run(tmp_path / "torch")
     write_finished_run(tmp_path / "keras", framework="keras", settings={"training": {"seed": 2}})
     assert main(["parity", str(tmp_path)]) == 0
