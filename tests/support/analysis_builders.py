@@ -21,7 +21,6 @@ from analysis.report.page import Chapter, Page, html_of
 from analysis.runs import table
 from analysis.runs.table import FIGURES, LoadedRun
 from common.run_folder.records import (
-    EPOCHS_FILE,
     RUN_FILE,
     DataRecord,
     Hashes,
@@ -142,14 +141,11 @@ def write_made(folder, *groups):
     return folder
 
 
-def write_described(folder, *, record=None, line=None, **changes):
-    """Write a finished run; `record`: what else its run.json holds, `line`: each line of its epochs.jsonl."""
-    write_finished_run(folder, **changes)
-    for name, values in ((RUN_FILE, record), (EPOCHS_FILE, line)):
-        texts = (folder / name).read_text().splitlines() if name == EPOCHS_FILE else [(folder / name).read_text()]
-        (folder / name).write_text(
-            "".join(json.dumps(_merged(json.loads(text), values or {})) + "\n" for text in texts)
-        )
+def write_described(folder, *, record=None, **changes):
+    """Write a finished run and return its folder; `record`: what else its run.json holds."""
+    file = write_finished_run(folder, **changes) / RUN_FILE
+    file.write_text(json.dumps(_merged(json.loads(file.read_text()), record or {})))
+    return folder
 
 
 def _merged(old, new):
