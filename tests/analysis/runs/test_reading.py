@@ -119,9 +119,9 @@ def test_the_tables_have_a_row_per_run_and_a_row_per_epoch_and_nan_where_nothing
 
 
 def test_seconds_to_a_target_are_those_of_the_first_epoch_that_reaches_it(tmp_path):
-    write_finished_run(tmp_path / "run", seconds=9.0, accuracies=[0.5, 0.91, 0.9])
+    write_finished_run(tmp_path / "run", seconds=9.0, accuracies=[0.5, 0.91, 0.9], lines={"validation_seconds": 0.5})
     selection = load_runs([tmp_path])
     seconds = [runs_to(selection, accuracy)["seconds_to_target"][0] for accuracy in (0.9, 0.5, 0.92)]
-    np.testing.assert_array_equal(seconds, [6.0, 3.0, np.nan])
+    np.testing.assert_array_equal(seconds, [7.0, 3.5, np.nan])
     (run,) = selection.rows
     assert run.total_seconds == 14.0 and run.epoch_seconds == 3.0 and run.steady_epoch_seconds == 2.25
