@@ -75,6 +75,7 @@ def test_programs_get_tables_and_readers_the_answer_and_flags(tmp_path, capsys, 
             files = [tables / f"frameworks-{name}.csv" for name in names]
             assert sorted(tables.iterdir()) == files and captured.out == ""
             assert [len(file.read_text().splitlines()) for file in files] == [2, 3, 3], "one header each"
+            assert all(f"table: {file}" in captured.err for file in files)
         case "latex":
             assert captured.out.count(r"\begin{tabular}") == 3
         case "md":
