@@ -1,15 +1,16 @@
 """Builders of what the commands of `analysis` work on and find: runs with chosen times and accuracies, findings."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 from builders import (
+    SAMPLE,
+    finished_record,
     finished_run,
-    make_config,
+    make_environment,
     make_epoch,
-    make_record,
-    make_status,
     study_runs,
     write_finished_run,
     write_run,
@@ -22,13 +23,9 @@ from analysis.runs import table
 from analysis.runs.table import FIGURES, LoadedRun
 from common.run_folder.records import (
     RUN_FILE,
-    DataRecord,
     Hashes,
     ModelRecord,
     NotRecorded,
-    Totals,
-    World,
-    now,
 )
 from common.run_folder.search_record import SearchRecord, TrialRecord, write_search
 
@@ -67,33 +64,29 @@ def made_record(
         strategy, balance, parts, device: settings of these subjects.
         changes: further fields of the record.
     """
-    data = DataRecord(
-        name="made", training_samples=samples[0], validation_samples=samples[1], test_samples=100,
-        dropped_samples_per_epoch=0, global_batch_size=global_batch, steps_per_epoch=samples[0] // global_batch,
-        image_shape=(size[1], size[0], 1), class_names=[str(number) for number in range(classes)], mean=[0.5],
-        standard_deviation=[0.5],
-    )  # fmt: skip
-    totals = Totals(
-        epochs=epochs, steps=epochs * data.steps_per_epoch if steps is None else steps, startup_seconds=1.0,
-        training_seconds=seconds, validation_seconds=validation, test_seconds=test, test_loss=1.0,
-        test_accuracy=accuracy, images_per_second=epochs * samples[0] / (seconds or 1.0),
-    )  # fmt: skip
-    world = World(
-        size=ranks, local_size=ranks, hosts=["a"], controller="mpi" if ranks > 1 else "none", threads_per_rank=threads,
-        cores=64, oversubscribed=False, devices=[devices] * ranks,
-    )  # fmt: skip
-    settings = {"training": {"seed": seed, "epochs": epochs}, "strategy": strategy or {}, "balance": balance or {}}
+    steps_per_epoch = samples[0] // global_batch
+    settings = {"training": {"epochs": epochs}, "strategy": strategy or {}, "balance": balance or {}}
     settings |= {"parts": parts or {}, "device": device or {}}
+    data = replace(
+        SAMPLE.record.data, name="made", training_samples=samples[0], validation_samples=samples[1], test_samples=100,
+        global_batch_size=global_batch, steps_per_epoch=steps_per_epoch, image_shape=(size[1], size[0], 1),
+        class_names=[str(number) for number in range(classes)],
+    )  # fmt: skip
     values = {
-        "config": make_config(Path("runs"), **settings),
-        "world": world,
+        "environment": make_environment(),
+        "world": {"hosts": ["a"], "threads_per_rank": threads, "cores": 64, "devices": [devices] * ranks},
         "data": data,
         "model": ModelRecord(name="mlp", outputs=classes, parameters=PARAMETERS, multiply_adds_per_image=1),
         "hashes": Hashes(initial_weights=f"w{seed}", sample_order=f"o{seed}"),
-        "status": make_status(state="finished", ended_at=now()),
-        "totals": totals,
-    }
-    return make_record(**{**values, **changes})
+        "totals": {
+            "steps": epochs * steps_per_epoch if steps is None else steps, "startup_seconds": 1.0,
+            "validation_seconds": validation, "test_seconds": test, "test_loss": 1.0, "first_epoch_seconds": None,
+            "images_per_second": epochs * samples[0] / (seconds or 1.0),
+        },
+        "isolation": None,
+    }  # fmt: skip
+    of_run = {"np": ranks, "seed": seed, "seconds": seconds, "accuracy": accuracy, "settings": settings}
+    return finished_record(**of_run, **{**values, **changes})
 
 
 def made_run(name, *, curve=(), **settings):
