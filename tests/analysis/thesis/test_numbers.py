@@ -8,7 +8,7 @@ from statistics import fmean
 
 import pytest
 from analysis_builders import rows_of
-from made_thesis import ORIGINALS, make_thesis_of_numbers, read_numbers
+from made_thesis import ORIGINALS, make_thesis, read_numbers
 
 from analysis.__main__ import main
 from analysis.questions.energy.command import find as find_energy
@@ -32,7 +32,7 @@ BASE = "np 1, gpu, controller none, gpu1, imported"  # of energies
 def folder(request, tmp_path_factory):
     """All runs of the thesis, imported once."""
     runs = tmp_path_factory.mktemp("thesis")
-    files = ORIGINALS if request.param == "raw" else make_thesis_of_numbers(runs / "files")
+    files = ORIGINALS if request.param == "raw" else make_thesis(runs / "files", numbers="full")
     assert main(["import-thesis", str(files), "--folder", str(runs / "runs")]) == 0
     return runs / "runs"
 
