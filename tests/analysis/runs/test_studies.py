@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from analysis_builders import rows_of, select, study, write_described
-from builders import finished_run, make_environment, make_status, write_finished_run, write_study
+from builders import finished_run, make_environment, make_status, make_trace, write_finished_run, write_study
 from PIL import Image
 
 from analysis.__main__ import main
@@ -17,11 +17,11 @@ from analysis.questions.frameworks import find
 from analysis.runs.cells import cells_of
 from analysis.runs.reading import load_runs
 from analysis.runs.table import LoadedRun, figures_of
-from common.measurement.energy import EnergyRecord, EnergyTotals
 from common.run_folder.records import RUN_FILE, Hashes, NotRecorded
 
 TORCH = [10.0, 10.4, 9.8, 10.2, 10.1, 10.3]
 KERAS = [8.0, 8.2, 7.9, 8.1, 8.3, 8.2]
+METERED = [make_trace({"training": 1}, {"cpu0": {"training": 1.0}})]
 DIFFERENCES = tomllib.loads(Path(__file__).with_name("differences.toml").read_text())
 
 
@@ -45,17 +45,6 @@ def one_run(seed, *, name="other", **changes):
     return [LoadedRun(Path(f"{name}-{seed}"), record, record.status.state, figures_of(epochs))]
 
 
-def metered():
-    nothing = EnergyTotals(
-        complete=True, joules=1.0, joules_by_phase={}, joules_above_idle=None, edp_joule_seconds=1.0,
-        ed2p_joule_square_seconds=1.0,
-    )  # fmt: skip
-    return EnergyRecord(
-        interval_seconds=0.5, counted_phases=["training"], seconds=1.0, seconds_by_phase={"training": 1.0}, devices=[],
-        used_devices=nothing, all_devices=nothing,
-    )  # fmt: skip
-
-
 def shown(capsys, *arguments, code=0):
     assert main([str(argument) for argument in arguments]) == code
     captured = capsys.readouterr()
@@ -75,9 +64,9 @@ def test_what_differs_makes_another_cell_and_is_its_label(tmp_path, row):
 
 def test_a_cell_has_a_result_for_each_seed_and_the_times_of_plain_finished_runs():
     others = [
-        one_run(1, name="metered", seconds=50.0, energy=metered()),  # unpairs no time
+        one_run(1, name="metered", seconds=50.0, traces=METERED),  # unpairs no time
         one_run(2, name="again", seconds=7.0, accuracy=0.81),
-        one_run(3, accuracy=0.7, energy=metered()),
+        one_run(3, accuracy=0.7, traces=METERED),
         one_run(4, accuracy=0.1, status=make_status()),
         one_run(5, accuracy=0.8, seconds=0.0),
     ]
@@ -199,12 +188,12 @@ def test_what_makes_a_run_invalid_is_reported(tmp_path, capsys, row):
 def test_what_makes_runs_together_invalid_is_reported(tmp_path, capsys):
     write_study(tmp_path, seconds=[5.0, 5.1])
     write_finished_run(tmp_path / "again", seed=2)
-    write_finished_run(tmp_path / "metered", seed=3, energy=metered())
+    write_finished_run(tmp_path / "metered", seed=3, traces=METERED)
     text = shown(capsys, "check", tmp_path)
     assert "PyTorch, cnn, mnist, np 1: seeds are repeated (2)" in text
     assert "PyTorch, cnn, mnist, np 1: profiled or metered runs are among timed ones" in text
     write_finished_run(tmp_path / "other" / "alone", np=2)
-    write_finished_run(tmp_path / "other" / "beside", energy=metered(), world={"at_once": 3})
+    write_finished_run(tmp_path / "other" / "beside", traces=METERED, world={"at_once": 3})
     text = shown(capsys, "check", tmp_path / "other")
     assert "one timed run alone shows nothing" in text
     assert "beside: its energy was measured beside other runs (3 at once)" in text

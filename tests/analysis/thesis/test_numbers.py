@@ -42,16 +42,6 @@ def thesis(folder):
     return load_runs([folder])
 
 
-@pytest.fixture(scope="module")
-def compared(thesis):
-    return find(thesis)
-
-
-@pytest.fixture(scope="module")
-def energy(thesis):
-    return find_energy(thesis, base=BASE)
-
-
 def number(of, what, *, rel=1e-9):
     return pytest.approx(NUMBERS[of, what]["value"], rel=rel)
 
@@ -60,7 +50,8 @@ def energies(folder, pattern):
     return [read_run(run).record.energy for run in sorted(folder.glob(pattern))]
 
 
-def test_every_number_follows_and_every_difference_has_its_reason(compared):
+def test_every_number_follows_and_every_difference_has_its_reason(thesis):
+    compared = find(thesis)
     rows = [row for table in compared.tables for row in rows_of(table)]
     found = {(row["of"], row["what"]): row for row in rows if "what" in row}
     assert found.keys() == NUMBERS.keys()
@@ -91,19 +82,14 @@ def test_the_products_printed_in_the_thesis_are_those_of_its_published_sums(fold
             assert value == pytest.approx(digits, abs=0.5 * 10 ** -len(str(digits).partition(".")[2])), (name, part)
 
 
-def test_the_energy_command_gives_the_same_energies_and_products(energy):
+def test_the_energy_command_gives_the_same_energies_and_products_and_draws_two_epochs_enlarged(thesis):
+    found = find_energy(thesis, base=BASE)
     words = {"cpu": ("np 1", ", cpu"), "gpu1": ("np 1", "gpu", "none"), "gpu1-wrapped": ("np 1", "gpu", "ddp"),
              "gpu2": ("np 2",)}  # fmt: skip
-
-    def rows_of_environment(name, published=False):
-        return [
-            row
-            for row in rows_of(energy, 0) + rows_of(energy, 1)
-            if all(word in row["cell"] for word in words[name]) and ("published" in row["cell"]) == published
-        ]
-
+    every = rows_of(found, 0) + rows_of(found, 1)
     for name, label in LABELS.items():
-        joules, products = rows_of_environment(name)
+        rows = [row for row in every if all(word in row["cell"] for word in words[name])]
+        joules, products = (row for row in rows if "published" not in row["cell"])
         assert (joules["n"], joules["seconds"]) == (1 if name == "cpu" else 3, number(label, "metered runs, s"))
         assert joules["J, used devices"] == number(label, "used devices, J")
         assert joules["J, all devices"] == number(label, "with idle devices, J")
@@ -111,19 +97,17 @@ def test_the_energy_command_gives_the_same_energies_and_products(energy):
         # Of runs, where the thesis has those of mean time and mean energy.
         assert products["EDP / base, used"] == number(label, "EDP / that of 1 GPU", rel=1e-5)
         assert products["EDP / base, all"] == number(label, "EDP with idle devices / that of 1 GPU", rel=1e-5)
-    *_, published = rows_of_environment("gpu2", published=True)
+    published = rows[-1]
     # 0.5565 with the published seconds of both; here the base's seconds are those of its traces.
+    assert "published" in published["cell"]
     assert published["EDP / base, used"] == pytest.approx(0.5565 * 6599 / 6594.0, rel=1e-4)
-    assert "np 2, imported, 0.9845 and 0.5542 times the base" in energy.answer
-
-
-def test_power_is_drawn_with_two_epochs_enlarged(energy):
-    plots = [plot for plot in energy.plots if plot.name.startswith("energy-power")]
+    assert "np 2, imported, 0.9845 and 0.5542 times the base" in found.answer
+    plots = [plot for plot in found.plots if plot.name.startswith("energy-power")]
     assert len(plots) == 3  # the CPU's trace is lost
     assert all(len(plot.figure.axes) == 2 for plot in plots)
     start, end = plots[0].figure.axes[1].get_xlim()
     assert end - start == pytest.approx(2.1 * 6574.05 / 100, rel=0.05)  # training and validation of an epoch on 1 GPU
-    assert any("its source does not separate training, validation and test" in note for note in energy.notes)
+    assert any("its source does not separate training, validation and test" in note for note in found.notes)
 
 
 def test_scaling_gives_the_same_speedups_over_one_gpu_and_over_the_cpu(thesis):
