@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from analysis_builders import rows_of, select, study, write_described
-from builders import finished_run, make_environment, make_status, make_trace, write_finished_run, write_study
+from builders import make_environment, make_status, make_trace, write_finished_run, write_study
 from PIL import Image
 
 from analysis.__main__ import main
@@ -16,7 +16,6 @@ from analysis.questions.aa_test import seconds as seconds_of
 from analysis.questions.frameworks import find
 from analysis.runs.cells import cells_of
 from analysis.runs.reading import load_runs
-from analysis.runs.table import LoadedRun, figures_of
 from common.run_folder.records import RUN_FILE, Hashes, NotRecorded
 
 TORCH = [10.0, 10.4, 9.8, 10.2, 10.1, 10.3]
@@ -39,12 +38,6 @@ def both_alike(n=6, **changes):
             for framework, seconds in (("torch", TORCH), ("keras", KERAS))]  # fmt: skip
 
 
-def one_run(seed, *, name="other", **changes):
-    """Return the run of a seed, alone."""
-    record, epochs = finished_run(Path(f"{name}-{seed}"), seed=seed, **changes)
-    return [LoadedRun(Path(f"{name}-{seed}"), record, record.status.state, figures_of(epochs))]
-
-
 def shown(capsys, *arguments, code=0):
     assert main([str(argument) for argument in arguments]) == code
     captured = capsys.readouterr()
@@ -64,14 +57,14 @@ def test_what_differs_makes_another_cell_and_is_its_label(tmp_path, row):
 
 def test_a_cell_has_a_result_for_each_seed_and_the_times_of_plain_finished_runs():
     others = [
-        one_run(1, name="metered", seconds=50.0, traces=METERED),  # unpairs no time
-        one_run(2, name="again", seconds=7.0, accuracy=0.81),
-        one_run(3, accuracy=0.7, traces=METERED),
-        one_run(4, accuracy=0.1, status=make_status()),
-        one_run(5, accuracy=0.8, seconds=0.0),
+        study("metered", first=1, seconds=[50.0], traces=METERED),  # unpairs no time
+        study("again", first=2, seconds=[7.0], accuracy=0.81),
+        study(first=3, accuracy=0.7, traces=METERED),
+        study(first=4, accuracy=0.1, status=make_status()),
+        study(first=5, accuracy=0.8, seconds=[0.0]),
     ]
     (cell,) = cells_of(select(study(seconds=[5.0, 6.0], accuracy=[0.9, 0.8]), *others).runs)
-    assert cell.seconds("training_seconds") == {1: 5.0, "run-r2": 6.0, "again-2": 7.0}
+    assert cell.seconds("training_seconds") == {1: 5.0, "run-r2": 6.0, "again-r2": 7.0}
     assert cell.results("accuracy") == {1: 0.9, 2: pytest.approx(0.805), 3: 0.7, 5: 0.8}
 
 
@@ -255,7 +248,7 @@ def test_enough_runs_are_required_and_reported(tmp_path, capsys):
 def test_splits_are_of_the_order_in_which_runs_were_made():
     started = {second: f"2026-11-21T08:00:{second}.000+00:00" for second in (30, 10, 20)}
     runs = [
-        one_run(second, seconds=float(second), status=make_status(state="finished", started_at=at))
+        study(first=second, seconds=[float(second)], status=make_status(state="finished", started_at=at))
         for second, at in started.items()
     ]
     (cell,) = cells_of(select(*runs).runs)
