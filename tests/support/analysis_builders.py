@@ -49,10 +49,6 @@ def made_record(
     threads=1,
     classes=10,
     steps=None,
-    strategy=None,
-    balance=None,
-    parts=None,
-    device=None,
     **changes,
 ):
     """Return the record of a finished run on `ranks` GPUs by default.
@@ -61,12 +57,11 @@ def made_record(
         size: width and height.
         steps: of all epochs; None: as many as the samples make.
         samples: of training and of validation.
-        strategy, balance, parts, device: settings of these subjects.
-        changes: further fields of the record.
+        changes: further fields of the record; `strategy`, `balance`, `parts` and `device`: settings of these subjects.
     """
     steps_per_epoch = samples[0] // global_batch
-    settings = {"training": {"epochs": epochs}, "strategy": strategy or {}, "balance": balance or {}}
-    settings |= {"parts": parts or {}, "device": device or {}}
+    settings = {subject: changes.pop(subject, None) or {} for subject in ("strategy", "balance", "parts", "device")}
+    settings["training"] = {"epochs": epochs}
     data = replace(
         SAMPLE.record.data, name="made", training_samples=samples[0], validation_samples=samples[1], test_samples=100,
         global_batch_size=global_batch, steps_per_epoch=steps_per_epoch, image_shape=(size[1], size[0], 1),
@@ -91,11 +86,10 @@ def made_record(
 
 def made_run(name, *, curve=(), **settings):
     """Return a run; `curve`: its validation accuracy after each epoch."""
-    figures = np.full((settings.get("epochs", 2), len(FIGURES)), np.nan)
     if len(curve):
-        figures = np.full((len(curve), len(FIGURES)), np.nan)
-        figures[:, FIGURES.index("validation_accuracy")] = curve
         settings["epochs"] = len(curve)
+    figures = np.full((settings.get("epochs", 2), len(FIGURES)), np.nan)
+    figures[:, FIGURES.index("validation_accuracy")] = curve if len(curve) else np.nan
     record = made_record(**settings)
     state = "finished" if isinstance(record.status, NotRecorded) else record.status.state
     return LoadedRun(Path(name), record, state, figures)

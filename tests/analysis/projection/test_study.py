@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from analysis_builders import made_record, select
-from builders import make_environment
 from made_steps import MACHINE, PEAKS, PLANTED, made_steps
 
 from analysis.projection import peaks, recorded
@@ -92,7 +91,7 @@ def run_of(seconds, *, seed=1, **settings):
     figures = np.full((len(seconds), len(FIGURES)), np.nan)
     figures[:, FIGURES.index("training_seconds")] = seconds
     figures[:, FIGURES.index("steps")] = 10
-    record = made_record(seconds=sum(seconds), epochs=len(seconds), seed=seed, **{"devices": "cpu", **settings})
+    record = made_record(seconds=sum(seconds), epochs=len(seconds), seed=seed, devices="cpu", **settings)
     return LoadedRun(Path(f"run-{seed}"), record, "finished", figures)
 
 
@@ -102,17 +101,6 @@ def test_the_time_of_a_step_is_that_of_the_fastest_epoch_of_any_run():
     (step,) = found["example, 2 cores"]
     assert step.seconds == (0.1, 0.3) and step.undisturbed == 0.1
     assert (step.model, step.image, step.outputs, step.threads, step.ranks) == ("mlp", (1, 28, 28), 10, 1, 1)
-
-
-def test_runs_of_a_gpu_of_two_machines_or_of_another_than_this_one_are_refused():
-    other = run_of([1.0], seed=2, environment=make_environment(processor="other"))
-    for runs, message in (
-        ([run_of([1.0], devices="cuda:0")], "one machine. Received: PyTorch, mlp, made, np 1: not used: not on a CPU"),
-        ([run_of([1.0]), other], "Received: example, 2 cores; other, 2 cores. Name runs"),
-        ([run_of([1.0])], "measured on it. Received: runs of example, 2 cores, on "),
-    ):
-        with pytest.raises(UserError, match=message):
-            recorded.study_of_runs(select(runs))
 
 
 def test_the_peaks_are_measured_on_the_machine_of_the_runs(monkeypatch):
