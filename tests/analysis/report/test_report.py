@@ -29,7 +29,7 @@ from analysis.report.pictures import MOST_POINTS
 from analysis.report.tables import MOST_FILE_ROWS, MOST_ROWS
 from analysis.runs.reading import load_runs
 from analysis.runs.table import LoadedRun, select
-from common.run_folder.records import RUN_FILE, Hashes, NotRecorded
+from common.run_folder.records import RUN_FILE
 
 ROOT = Path(__file__).resolve().parents[3]
 DIFFERENCES = tomllib.loads((Path(__file__).parents[1] / "runs" / "differences.toml").read_text())
@@ -221,65 +221,24 @@ def test_flags_and_what_is_left_out_are_shown_once_and_refused_with_strict(tmp_p
 # Its own chapters
 
 
-def test_parity_is_shown_for_each_seed():
-    torch, keras = ([finished_record(framework=name, seed=seed) for seed in (1, 2)] for name in ("torch", "keras"))
-    other = replace(keras[1], hashes=replace(keras[1].hashes, initial_weights="f" * 32))
-    unknown = replace(keras[1], hashes=NotRecorded("an old format"))
-    again = replace(keras[0], hashes=replace(keras[0].hashes, sample_order="e" * 32))
-    cases = [
-        ([*torch, *keras], [2, "2 of 2", "2 of 2", "none", "same"]),
-        ([*torch, keras[0], unknown], [2, "1 of 2", "1 of 2", "none", "not shown"]),
-        ([torch[0], keras[1]], [0, "0 of 0", "0 of 0", "none", "not shown"]),
-        ([torch[0], keras[0], again], [1, "1 of 1", "0 of 1", "none", "not the same"]),
-        ([*torch, keras[0], other], [2, "1 of 2", "2 of 2", "none", "not the same"]),
-    ]
-    for records, expected in cases:
-        finding = report_chapters.parity(selection_of(*records))
-        assert finding.tables[0].rows[0][1:] == expected
-    assert [row[-1] for row in finding.tables[1].rows] == ["same", "not the same"]
-    assert finding.tables[1].rows[1][2:4] == ["first2", "ffffffffff"]
-    assert "In 1 they did not." in finding.answer
+def test_the_page_has_the_parity_commands_settings_and_gaps_of_many_runs(tmp_path):
+    expected = tomllib.loads(Path(__file__).with_name("page.toml").read_text())
+    for name, run in expected["runs"].items():
+        write_described(tmp_path / "runs" / name, **run)
+    page = make_report(tmp_path / "runs", output=tmp_path / "report.html")
+    for row in expected["rows"]:
+        assert row in page.rows, row
+    for words in expected["words"]:
+        assert words in page.text, words
 
 
-@pytest.mark.parametrize("row", DIFFERENCES["commands"], ids=lambda row: row["command"])
-def test_commands_are_those_that_start_the_ranks_too(tmp_path, row):
-    write_described(tmp_path / "run", **{"framework": "keras", "np": 2, "seed": 7, **row["run"]})
-    finding = report_chapters.commands(load_runs([tmp_path]))
-    assert finding.tables[0].rows == [["Keras", row["command"], "7", 1]]
-
-
-def test_runs_that_differ_in_seed_share_a_line_of_commands():
-    runs = [finished_record(seed=seed) for seed in range(1, 31)]
-    unknown = finished_record(environment=NotRecorded("not in the source"))
-    finding = report_chapters.commands(selection_of(*runs, unknown))
-    assert [row[2:] for row in finding.tables[0].rows] == [["1 to 30", 30]]
-    assert finding.notes == ["command not recorded in 1 run: not in the source"]
-    assert "(30 of 31 runs)" in finding.answer
-    (row,) = report_chapters.commands(selection_of(*runs[::2])).tables[0].rows
-    assert row[2] == "1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23 and 3 more"
-
-
-def test_what_was_not_measured_has_a_reason_and_a_count():
-    known = finished_record()
-    unknown = finished_record(
-        hashes=Hashes(initial_weights=NotRecorded("not kept"), sample_order=NotRecorded("not kept")),
-        totals=replace(known.totals, startup_seconds=NotRecorded("no clock")),
-        energy=NotRecorded("no meter"),
-    )
-    rows = report_chapters.not_measured(selection_of(known, unknown)).tables[0].rows
-    assert ["energy", "not requested (--energy)", 1, 2] in rows
-    assert ["energy", "no meter", 1, 2] in rows
-    assert ["hashes: sample order", "not kept", 1, 2] in rows
-    assert ["totals: startup seconds", "no clock", 1, 2] in rows
-    assert next(row for row in rows if row[0] == "totals: seconds to target")[2] == 2
-
-
-def test_settings_are_split_into_shared_and_varying():
-    selection = selection_of(*(finished_record(np=ranks, batch=60 // ranks) for ranks in (1, 2)))
-    varying, shared = report_chapters.settings(selection).tables
-    assert varying.headings == ["np", "controller", "runs", "seeds"] and len(varying.rows) == 2
-    values = dict(shared.rows)
-    assert values["model"] == "cnn" and values["nesterov"] == "no" and values["early stop"] == "none"
+def test_of_many_seeds_and_folders_a_few_are_named():
+    selection = selection_of(*(finished_record(seed=seed) for seed in range(1, 31)))
+    page = Read(html_of(assembly.page_of(selection, folders=[f"runs/{number}" for number in range(600)])))
+    assert "runs/4 and 595 more" in page.text and "runs/5" not in page.text
+    assert "1 to 30" in page.text
+    (row,) = report_chapters.commands(selection_of(*selection.runs["record"][::2])).tables[0].rows
+    assert row[2:] == ["1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23 and 3 more", 15]
 
 
 # Much and little
@@ -325,12 +284,6 @@ def test_a_very_long_plot_is_left_out_and_its_data_stays(first_plots):
     page = page_with_plot(10, inches=500, first_plots=first_plots)
     assert "The picture would be 13 m long and is not drawn; its data is complete." in page.text
     assert page.all("img") + page.all("source") == [] and page.files()["cloud.csv"] == [["x"], ["1"]]
-
-
-def test_of_many_folders_a_few_are_named():
-    selection = selection_of(finished_record())
-    page = Read(html_of(assembly.page_of(selection, folders=[f"runs/{number}" for number in range(600)])))
-    assert "runs/4 and 595 more" in page.text and "runs/5" not in page.text
 
 
 # Up to date
