@@ -1,15 +1,20 @@
-"""Reading run folders: their order, what is left out and why, and the tables of runs and of epochs."""
+"""Reading run folders: their order, what is left out and why, the tables of runs and epochs; their text is safe."""
 
+import csv
+import io
 import math
 import os
 import shutil
+import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 import numpy as np
 import pytest
+from analysis_builders import found
 from builders import make_epoch, write_finished_run, write_study
 
 from analysis.__main__ import main
+from analysis.output.tables import Table, render
 from analysis.runs import folders, reading
 from analysis.runs.reading import load_runs
 from analysis.runs.table import curve, runs_in, runs_to
@@ -125,3 +130,32 @@ def test_seconds_to_a_target_are_those_of_the_first_epoch_that_reaches_it(tmp_pa
     np.testing.assert_array_equal(seconds, [7.0, 3.5, np.nan])
     (run,) = selection.rows
     assert run.total_seconds == 14.0 and run.epoch_seconds == 3.0 and run.steady_epoch_seconds == 2.25
+
+
+# Text from records
+
+
+@pytest.mark.usefixtures("drawn")
+def test_dollars_and_control_characters_of_a_record_are_shown_as_they_are(tmp_path, capsys):
+    for site in ("$\\frac$", "red\x1b[31m\u202e\x9b"):
+        for seed in (1, 2):
+            write_finished_run(tmp_path / f"$cost_{{{seed}$-{len(site)}", site=site, seed=seed)
+    assert main(["clouds", str(tmp_path), "--plots", str(tmp_path / "plots")]) == 0
+    shown = capsys.readouterr().out
+    assert "$\\frac$" in shown and r"red\x1b[31m\u202e\x9b" in shown and "\x1b" not in shown
+    plots = sorted((tmp_path / "plots").glob("*.svg"))
+    assert any("$\\frac$" in " ".join(ElementTree.parse(plot).getroot().itertext()) for plot in plots)
+
+
+def test_text_that_a_spreadsheet_would_run_is_neutralized():
+    cells = ["=HYPERLINK(1)", "+1", "-2 to +3", "@SUM(A1)", "\t=1", "plain", -1.5, None]
+    table = Table("made", ["text"], [[cell] for cell in cells], {})
+    rows = [row[0] for row in csv.reader(io.StringIO(render(table, "csv")))][1:]
+    assert rows == ["'=HYPERLINK(1)", "'+1", "'-2 to +3", "'@SUM(A1)", "'\t=1", "plain", "-1.5", ""]
+
+
+def test_a_flag_is_said_once_with_a_count_and_examples():
+    flags = [f"cell {number}: the seed differs" for number in range(20)]
+    flags += ["cell 3: another: thing", "plain", "plain", "cell 1: the seed differs"]
+    expected = ["cell 0; cell 1; cell 2 and 17 more: the seed differs", "cell 3: another: thing", "plain"]
+    assert found(flags=flags).flags == expected

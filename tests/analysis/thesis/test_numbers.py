@@ -141,20 +141,6 @@ def test_hyperparameters_gives_the_same_study_of_resolution_batch_and_validation
         assert row["total, s"] == number(of, "total, s")
 
 
-def test_epochs_add_up_to_totals_and_samples_of_power_to_energies(folder):
-    for name in ("gpu1-r1", "gpu2-batch64-r5", "hybrid-r1"):
-        run = read_run(folder / name)
-        assert len(run.epochs) == run.record.totals.epochs == 100
-        training = sum(epoch.training_seconds for epoch in run.epochs)
-        assert run.record.totals.training_seconds == pytest.approx(training, rel=1e-12)
-    (trace,), (record,) = read_power(folder / "gpu2-energy2" / POWER_FILE), energies(folder, "gpu2-energy2")
-    counted = [phase == "training" for phase in trace.phases]
-    assert record.seconds == 0.5 * (sum(counted) - 1)
-    for device in record.devices:
-        assert trace.series[device.name].joules[counted].sum() == pytest.approx(device.joules, rel=1e-12)
-    assert not (folder / "cpu-energy1" / POWER_FILE).exists()
-
-
 # What only the raw files have
 
 
