@@ -14,16 +14,13 @@ from common.measurement.power_trace import PowerTrace, Series
 from common.model.weights import save_weights
 from common.run_folder.power_file import POWER_FILE, write_power
 from common.run_folder.records import (
-    SCHEMA_VERSION,
     WEIGHTS_FILE,
     DataRecord,
     Hashes,
     ModelRecord,
     NotRecorded,
     Run,
-    RunRecord,
     Status,
-    World,
     now,
     read_run,
     write_epochs,
@@ -79,21 +76,9 @@ def make_environment(**changes):
 
 def make_record(**changes):
     """Return a record in which most is not recorded."""
-    unknown = NotRecorded("an example")
-    values = {
-        "schema_version": SCHEMA_VERSION,
-        "origin": "measured",
-        "framework": "torch",
-        "config": Config(),
-        "environment": make_environment(),
-        "site": "local",
-        "world": unknown,
-        "data": unknown,
-        "model": unknown,
-        "hashes": unknown,
-        "status": make_status(),
-    }
-    return RunRecord(**{**values, **changes})
+    values = dict.fromkeys(("world", "data", "model", "hashes"), NotRecorded("an example"))
+    values |= {"config": Config(), "status": make_status(), "totals": None, "isolation": None}
+    return replace(SAMPLE.record, **{**values, **changes})
 
 
 def make_epoch(epoch, **changes):
@@ -270,12 +255,9 @@ def write_study(folder, **study):
 
 def make_world(*devices, hosts=1, **changes):
     """Return the ranks of a run, one for each device."""
-    values = {
-        "size": len(devices), "local_size": len(devices) // hosts,
-        "hosts": [f"node{number}" for number in range(hosts)],
-        "controller": "mpi", "threads_per_rank": 1, "cores": 8, "oversubscribed": False, "devices": list(devices),
-    }  # fmt: skip
-    return World(**{**values, **changes})
+    values = {"size": len(devices), "local_size": len(devices) // hosts, "devices": list(devices), "controller": "mpi"}
+    values["hosts"] = [f"node{number}" for number in range(hosts)]
+    return replace(SAMPLE.record.world, **{**values, **changes})
 
 
 def make_trace(phases, watts, **changes):

@@ -24,7 +24,6 @@ from common.measurement.memory_limit import OVER_LIMIT
 from common.run_folder.environment import TUNING_VARIABLES
 from common.run_folder.records import EPOCHS_FILE, RUN_FILE, now
 from common.run_folder.search_record import SEARCH_FILE
-from common.run_folder.world_changes import ElasticRecord, WorldChange
 
 MOST_BYTES = 8_200_000  # of all committed data
 pytestmark = pytest.mark.usefixtures("plots")  # findings of committed data are kept for the whole process
@@ -108,28 +107,24 @@ def test_results_keep_their_numbers_and_lose_host_and_paths_and_other_runs_are_n
 
 
 def test_of_a_campaign_the_runs_whose_ranks_came_and_went_are_added(tmp_path):
-    source = tmp_path / "chaos"
-    change = WorldChange(
-        at="2026-11-24T10:00:00+00:00", cause="a rank ended", step=1, ranks_before=2, ranks_after=1,
-        ended=["node1, process 5"], joined=[], lost_steps=0, detect_seconds=0.1, agree_seconds=0.1, resume_seconds=0.1,
-    )  # fmt: skip
-    settings = {"faults": {"elastic": True}}
-    write_finished_run(source / "trial", settings=settings, elastic=ElasticRecord(changes=[change]))
-    write_finished_run(source / "undisturbed", settings=settings)
+    source, added = tmp_path / "chaos", tmp_path / "data" / "chaos"
+    shutil.copytree(DATA / "chaos", source)
+    names = {path.name for path in source.iterdir()}
+    trial = source / "trial-3-1" / RUN_FILE
+    trial.write_text(trial.read_text().replace(f'["{HOST}', '["node1'))
     write_finished_run(source / "over-mpi")
-    shutil.copyfile(DATA / "chaos" / TRIALS_FILE, source / TRIALS_FILE)
-    assert add_data(source, data=tmp_path / "data") == 2
-    added = tmp_path / "data" / "chaos"
-    assert {file.name for file in added.iterdir()} == {"trial", "undisturbed", TRIALS_FILE}
-    assert f'"{HOST}, process 5"' in (added / "trial" / RUN_FILE).read_text()
+    assert add_data(source, data=tmp_path / "data") == len(names) - 1
+    assert {path.name for path in added.iterdir()} == names
+    text = (added / "trial-3-1" / RUN_FILE).read_text()
+    assert f'"{HOST}, process 4608"' in text and "node1" not in text
     (source / TRIALS_FILE).write_text("{}\n")
     with pytest.raises(UserError, match="is not a record of `launch chaos`"):
         add_data(source, data=tmp_path / "data")
     (source / TRIALS_FILE).unlink()
-    (source / "trial" / EPOCHS_FILE).unlink()
+    trial.with_name(EPOCHS_FILE).unlink()
     with pytest.raises(UserError, match="copying results failed"):
         add_data(source, data=tmp_path / "data")
-    assert {file.name for file in added.iterdir()} == {"trial", "undisturbed", TRIALS_FILE}  # nothing is lost
+    assert {path.name for path in added.iterdir()} == names  # nothing is lost
 
 
 def test_a_benchmark_is_added_without_host_and_paths_and_becomes_a_table(tmp_path):
