@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from analysis_builders import rows_of, select, study, write_described
-from builders import make_environment, make_status, make_trace, write_finished_run, write_study
+from builders import make_status, make_trace, study_runs, write_finished_run, write_study
 from PIL import Image
 
 from analysis.__main__ import main
@@ -16,12 +16,13 @@ from analysis.questions.aa_test import seconds as seconds_of
 from analysis.questions.frameworks import find
 from analysis.runs.cells import cells_of
 from analysis.runs.reading import load_runs
-from common.run_folder.records import RUN_FILE, Hashes, NotRecorded
+from common.run_folder.records import NotRecorded
 
 TORCH = [10.0, 10.4, 9.8, 10.2, 10.1, 10.3]
 KERAS = [8.0, 8.2, 7.9, 8.1, 8.3, 8.2]
 METERED = [make_trace({"training": 1}, {"cpu0": {"training": 1.0}})]
 DIFFERENCES = tomllib.loads(Path(__file__).with_name("differences.toml").read_text())
+ANSWERS = tomllib.loads(Path(__file__).with_name("answers.toml").read_text())["answers"]
 
 
 def both(folder, **changes):
@@ -110,36 +111,6 @@ def test_plots_have_all_points_and_the_command_that_made_them(tmp_path, capsys, 
     assert accuracy.figure.axes[0].get_xlabel() == "%"
 
 
-def test_times_of_runs_made_at_once_are_compared_with_such_runs_alone(tmp_path, capsys):
-    both(tmp_path / "beside", world={"at_once": 2})
-    assert "Keras trains 1.25 times as fast" in shown(capsys, "frameworks", tmp_path / "beside", "--strict")
-    write_study(tmp_path / "mixed", name="torch", framework="torch", seconds=TORCH)
-    write_study(tmp_path / "mixed", name="keras", framework="keras", seconds=KERAS, world={"at_once": 2})
-    assert "at once: 1 and 2" in shown(capsys, "frameworks", tmp_path / "mixed", "--strict", code=2)
-    assert "made 1 and 2 at once" in shown(capsys, "experiment", tmp_path / "mixed", "--strict", code=2)
-    assert "made 2 at once: times compare" in shown(capsys, "experiment", tmp_path / "beside", "--strict")
-    assert "at once" not in shown(capsys, "experiment", both(tmp_path / "alone"))
-
-
-def test_what_is_not_the_same_experiment_is_flagged_and_refused(tmp_path, capsys):
-    write_study(tmp_path, name="torch", framework="torch", seconds=TORCH)
-    write_study(tmp_path, name="keras", framework="keras", seconds=KERAS, settings={"optimizer": {"momentum": 0.5}},
-                hashes=Hashes(initial_weights="zz", sample_order="order1", final_weights="f"))  # fmt: skip
-    text = shown(capsys, "frameworks", tmp_path)
-    assert "momentum: 0.9 and 0.5" in text and "Keras faster" in text
-    assert "the first weights differ for seed 1, 2, 3 and 3 more: not the same experiment" in text
-    assert "the order of the samples differ for seed 2, 3, 4 and 2 more" in text
-    assert "The two are not shown to be the same experiment" in text
-    error = shown(capsys, "frameworks", tmp_path, "--strict", code=2)
-    assert "momentum: 0.9 and 0.5 (" in error and "flags in all" in error
-
-
-def test_one_framework_alone_is_compared_with_nothing(tmp_path, capsys):
-    write_study(tmp_path, seconds=TORCH)
-    text = shown(capsys, "frameworks", tmp_path)
-    assert "there is nothing to compare" in text and "no runs of another framework" in text and "10.15" in text
-
-
 def test_equal_times_and_strange_values_are_handled(tmp_path, capsys, plots):
     for framework in ("torch", "keras"):
         write_study(tmp_path, name=framework, framework=framework, seconds=[5.0] * 6)
@@ -178,39 +149,17 @@ def test_what_makes_a_run_invalid_is_reported(tmp_path, capsys, row):
     assert timed["wrong"] == row["timed"] and timed.drop("wrong").all()
 
 
-def test_what_makes_runs_together_invalid_is_reported(tmp_path, capsys):
-    write_study(tmp_path, seconds=[5.0, 5.1])
-    write_finished_run(tmp_path / "again", seed=2)
-    write_finished_run(tmp_path / "metered", seed=3, traces=METERED)
-    text = shown(capsys, "check", tmp_path)
-    assert "PyTorch, cnn, mnist, np 1: seeds are repeated (2)" in text
-    assert "PyTorch, cnn, mnist, np 1: profiled or metered runs are among timed ones" in text
-    write_finished_run(tmp_path / "other" / "alone", np=2)
-    write_finished_run(tmp_path / "other" / "beside", traces=METERED, world={"at_once": 3})
-    text = shown(capsys, "check", tmp_path / "other")
-    assert "one timed run alone shows nothing" in text
-    assert "beside: its energy was measured beside other runs (3 at once)" in text
-
-
-def test_other_versions_and_variables_are_flagged(tmp_path, capsys):
-    versions = [{"numpy": "2.0", "torch": "2.13.0", "torchvision": "1"}, {"numpy": "2.0", "torch": "2.14.0"}]
-    for seed, packages in enumerate(versions, start=1):
-        write_finished_run(tmp_path / f"torch-{seed}", seed=seed, environment=make_environment(packages=packages))
-        variables = {"OMP_NUM_THREADS": "2", "OMPI_MCA_mpi_yield_when_idle": str(seed), "HOROVOD_RANK": str(seed)}
-        environment = make_environment(packages={"numpy": "2.1"}, variables=variables)
-        write_finished_run(tmp_path / f"keras-{seed}", seed=seed, framework="keras", environment=environment)
-    text = shown(capsys, "check", tmp_path)
-    torch, keras = "PyTorch, cnn, mnist, np 1, no tuning", "Keras, cnn, mnist, np 1, OMP_NUM_THREADS 2"
-    assert f"flag: {torch}: torch is not the same in these runs: 2.13.0, 2.14.0" in text
-    assert f"{torch} against {keras}: numpy: 2.0 and 2.1" in text
-    assert f"{torch} against {keras}: tuning: None and OMP_NUM_THREADS 2" in text
-    assert not any(word in text for word in ("torchvision", "HOROVOD_RANK", "yield_when_idle")), "of no effect here"
-    for file in tmp_path.glob(f"keras-*/{RUN_FILE}"):
-        file.write_text(file.read_text().replace('"controller": "none"', '"controller": "mpi"'))
-    cells = [cell for cell in cells_of(load_runs([tmp_path]).runs) if cell.framework == "keras"]
-    assert [cell.settings["tuning"] for cell in cells] == [
-        "OMP_NUM_THREADS 2", "OMPI_MCA_mpi_yield_when_idle 2, OMP_NUM_THREADS 2",
-    ], "1 is what every run sets"  # fmt: skip
+@pytest.mark.parametrize("row", ANSWERS, ids=lambda row: row["id"])
+def test_what_the_commands_say_of_runs(tmp_path, monkeypatch, capsys, row):
+    monkeypatch.chdir(tmp_path)
+    for study_of_row in row["studies"]:
+        for name, run in study_runs(**study_of_row).items():
+            if run.pop("metered", False):
+                run["traces"] = METERED
+            write_described(Path("runs", name), **run)
+    text = shown(capsys, *row["command"].split(), code=row.get("code", 0))
+    assert [words for words in row["words"] if words not in text] == []
+    assert [words for words in row.get("absent", []) if words in text] == []
 
 
 # aa-test
