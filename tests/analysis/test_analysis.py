@@ -110,17 +110,6 @@ def test_each_command_is_found_in_its_module_and_listed(capsys):
     assert listed == [*COMMANDS] and all(f"python -m analysis {name} " in str(analysis.__doc__) for name in COMMANDS)
 
 
-def test_the_examples_are_marked_and_taken_beside_runs(tmp_path, capsys):
-    assert main(["times", "--examples"]) == 0
-    shown = capsys.readouterr().out
-    assert f"note: {EXAMPLES}" in shown and "cnn, mnist, np 2" in shown
-    write_finished_run(tmp_path / "mine", seconds=1e6)
-    assert main(["layers", "--examples"]) == 0  # of the experiment of that name
-    assert "profiled step takes" in capsys.readouterr().out
-    assert main(["times", str(tmp_path), "--examples"]) == 0
-    assert "1,000,001.00" in capsys.readouterr().out  # with 1 s of test
-
-
 def test_times_of_different_work_are_flagged(capsys):
     examples = ROOT / "analysis" / "data" / "examples"
     runs = [str(examples / f"batch-{framework}-cnn-np1-batchsize128-r1") for framework in ("keras", "torch")]
