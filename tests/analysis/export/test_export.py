@@ -136,7 +136,8 @@ def check(found, *, as_type=lambda value: value):
     assert found["scalars"]["run/test_accuracy"][0] == [3, pytest.approx(0.8)]
     assert "run/energy_joules" not in found["scalars"], "it was not measured"
     expected = {"framework": "torch", "np": 2, "learning_rate": 0.01, "nesterov": False, "data_set": "mnist"}
-    assert {name: found["settings"][name] for name in expected} == {n: as_type(one) for n, one in expected.items()}
+    settings = {name: as_type(value) for name, value in expected.items()}
+    assert {name: found["settings"][name] for name in expected} == settings
 
 
 def test_tensorboard_shows_settings_and_figures(runs, tmp_path, capsys):
