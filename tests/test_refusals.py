@@ -9,6 +9,8 @@ array `refusal`:
     given       functions of `tests/support/given/<program>.py` that prepare the current folder; may be left out
     files       of the current folder, with the text that is added to each; may be left out
     edits       files with an old text, of which there must be one, and a new one; may be left out
+    edit        of a file there: its path, a regular expression, and what replaces it; may be left out
+    remove      of these files, one that is not there; may be left out
 """
 
 import importlib
@@ -62,9 +64,20 @@ def prepare(folder, program, refusal):
         with (folder / name).open("a") as file:
             file.write(text)
     for name, (old, new) in refusal.get("edits", {}).items():
-        text = (folder / name).read_text()
-        assert old in text, old
-        (folder / name).write_text(text.replace(old, new, 1))
+        edit(folder / name, re.escape(old).encode(), lambda _, new=new: new.encode(), count=1)
+    if "edit" in refusal:
+        name, old, new = refusal["edit"]
+        edit(folder / name, old.encode(), new.encode("latin-1"))
+    if "remove" in refusal:
+        (folder / refusal["remove"]).unlink()
+
+
+def edit(file, old, new, *, count=0):
+    """Replace what matches a regular expression, which has to be there; `new`: as `re.sub` takes it."""
+    text = file.read_bytes()
+    changed = re.sub(old, new, text, count=count, flags=re.DOTALL)
+    assert changed != text, old
+    file.write_bytes(changed)
 
 
 def contents(folder):

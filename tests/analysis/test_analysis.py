@@ -4,254 +4,99 @@ import argparse
 import csv
 import io
 import json
+import math
 import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from analysis_builders import rows_of
-from builders import make_status, make_world, write_finished_run
+from analysis_builders import found, rows_of, write_described
+from builders import write_both, write_finished_run, write_study
 from PIL import Image
 
 import analysis.__main__ as analysis
 from analysis.__main__ import COMMANDS, main
-from analysis.output.finding import Finding, show
+from analysis.output.finding import show
 from analysis.output.tables import FORMATS, Table, render
 from analysis.questions.parity.command import parity_table
 from analysis.questions.parity.plots import plot_losses, plot_ranks
 from analysis.runs.examples import NOTE as EXAMPLES
-from analysis.runs.sameness import why_not_the_same
-from common.checks.parity_record import PARITY_FILE, ArrayComparison, Curve, ParityRecord, ParitySettings, read_parity
-from common.checks.result_file import SCHEMA_VERSION, write_result
+from common.checks.parity_record import PARITY_FILE, read_parity
+from common.checks.result_file import write_result
 from common.model.weights import save_weights
-from common.run_folder.environment import describe_environment
-from common.run_folder.records import Hashes, NotRecorded, now, read_run
+from common.run_folder.records import NotRecorded
 
 ROOT = Path(__file__).resolve().parents[2]
+DIFFERENCES = tomllib.loads(Path(__file__).with_name("runs").joinpath("differences.toml").read_text())
 
 # Tables
 
-TABLE = Table("Two | rows", ["name", "difference"], [["a|b", 1.23456e-9], ["50 % & more", None]], {"difference": ".1e"})
-
 
 def test_formats_for_readers_round_and_those_for_programs_do_not():
-    assert "1.2e-09" in render(TABLE, "text") and render(TABLE, "text").startswith("Two | rows\n")
-    assert "1.2e-09" in render(TABLE, "md") and "|" in render(TABLE, "md")
-    assert list(csv.reader(io.StringIO(render(TABLE, "csv")))) == [
-        ["name", "difference"],
-        ["a|b", "1.23456e-09"],
-        ["50 % & more", ""],
-    ]
-    assert json.loads(render(TABLE, "json"))["rows"][0] == {"name": "a|b", "difference": 1.23456e-9}
-    assert json.loads(render(TABLE, "json"))["rows"][1]["difference"] is None
-    latex = render(TABLE, "latex")
-    assert r"\begin{tabular}" in latex and r"50 \% \& more" in latex
+    rows = [["a|b", 1.23456e-9], ["50 % & more", None], ["all", float("inf")]]
+    table = Table("Two | rows", ["name", "difference"], rows, {"difference": ".1e"})
+    shown = {form: render(table, form) for form in FORMATS}
+    assert "1.2e-09" in shown["text"] and shown["text"].startswith("Two | rows\n")
+    assert "1.2e-09" in shown["md"] and "|" in shown["md"]
+    assert list(csv.reader(io.StringIO(shown["csv"]))) == [
+        ["name", "difference"], ["a|b", "1.23456e-09"], ["50 % & more", ""], ["all", "inf"],
+    ]  # fmt: skip
+    first, second, _ = json.loads(shown["json"])["rows"]
+    assert first == {"name": "a|b", "difference": 1.23456e-9} and second["difference"] is None
+    assert r"\begin{tabular}" in shown["latex"] and r"50 \% \& more" in shown["latex"]
+    assert all("inf" in text for text in shown.values())
+    empty = Table("Empty", ["name"], [], {})
+    assert all("name" in render(empty, form) or form == "json" for form in FORMATS)
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_an_empty_table_and_infinity_are_shown(form):
-    assert "name" in render(replace(TABLE, rows=[]), form) or form == "json"
-    assert "inf" in render(replace(TABLE, rows=[["a", float("inf")]]), form)
-
-
-# Proofs
-
-
-def compared(**changes):
-    values = {
-        "model": "mlp",
-        "what": "50 updates",
-        "optimizer": "momentum",
-        "between": ("keras np 1", "torch np 1"),
-        "dropout": "none",
-        "dtype": "float64",
-        "difference": 1e-15,
-        "where": "weights/fc1.bias",
-        "tolerance": 1e-8,
-    }
-    return ArrayComparison(**{**values, **changes})
-
-
-def curve(**changes):
-    values = {
-        "model": "mlp",
-        "optimizer": "momentum",
-        "between": ("keras np 1", "torch np 1"),
-        "dtype": "float64",
-        "exchanged": False,
-        "losses": ([2.0, 1.0], [2.0, 1.0 + 1e-12]),
-        "weights_difference": [0.0, 1e-13],
-    }
-    return Curve(**{**values, **changes})
-
-
-def proofs(**changes):
-    settings = ParitySettings(
-        models=["mlp", "resnet34"], optimizers=["momentum", "adam"], np=[1, 2], updates=2, exchanged_updates=2,
-        controller="mpi", dataset="mnist", epochs=0,
-    )  # fmt: skip
-    ranks = ("keras np 2", "keras np 1")
-    values = {
-        "schema_version": SCHEMA_VERSION,
-        "started_at": "2026-11-21T08:00:00.000+00:00",
-        "ended_at": now(),
-        "settings": settings,
-        "environment": describe_environment(),
-        "comparisons": [
-            compared(),
-            compared(difference=3e-12, optimizer="adam"),
-            compared(dtype="float32", difference=2e-6, tolerance=None),
-            compared(between=("keras np 2", "torch np 2"), difference=2e-12, optimizer="adam"),
-            compared(between=ranks, tolerance=1e-11),
-            compared(between=ranks, tolerance=1e-11, optimizer="adam", difference=2e-15),
-            compared(model="resnet34", what="2 updates, free", tolerance=None, difference=0.5),
-        ],
-        "curves": [
-            curve(),
-            curve(dtype="float32", losses=([2.0, 1.0], [2.0, 1.1])),
-            curve(between=ranks),
-            curve(between=ranks, dtype="float32", weights_difference=[1e-8, 1e-6]),
-            curve(model="resnet34", weights_difference=[]),
-            curve(model="resnet34", exchanged=True),
-        ],
-    }
-    return ParityRecord(**{**values, **changes})
-
-
-def test_a_record_is_read_as_it_was_written(tmp_path):
-    record = proofs(comparisons=[compared(difference=float("inf"))])
-    write_result(tmp_path / PARITY_FILE, record)
-    assert read_parity(tmp_path) == record
-
-
-def test_the_table_has_the_worst_of_each_row():
-    rows = rows_of(parity_table(proofs()))
-    assert [(row["compared"], row["between"], row["optimizer"], row["verdict"]) for row in rows] == [
-        ("50 updates", "keras and torch, np 1, 2", "momentum, adam", "same"),
-        ("50 updates", "np 2 and 1, keras", "momentum, adam", "same"),
-        ("2 updates, free", "keras and torch, np 1", "momentum", "shown"),
-    ]
-    first = rows[0]
-    assert (first["float64"], first["limit float64"], first["float32"], first["limit float32"]) == (
-        3e-12, 1e-8, 2e-6, "not judged",
-    )  # fmt: skip
-    assert [row["limit float64"] for row in rows] == [1e-8, 1e-11, "not judged"]
-    assert [row["float32"] for row in rows] == [2e-6, None, None]
-    assert len(parity_table(proofs(), every=True).rows) == 6  # float32 beside its float64
-
-
-@pytest.mark.parametrize("difference", [1.1e-8, float("inf"), float("nan")])
-def test_what_differs_is_reported_and_refused(tmp_path, capsys, difference):
-    write_result(
-        tmp_path / PARITY_FILE,
-        proofs(comparisons=[compared(difference=difference), compared(optimizer="adam")], curves=[]),
-    )
-    assert main(["parity", str(tmp_path)]) == 0
-    shown = capsys.readouterr().out
-    assert "DIFFERS" in shown and "flag: differs: mlp, 50 updates, momentum, float64, keras np 1 against torch" in shown
-    assert ("inf" in shown.split("flag:")[0]) == (difference != 1.1e-8)
-    assert main(["parity", str(tmp_path), "--strict"]) == 2
-    error = capsys.readouterr().err.splitlines()
-    assert len(error) == 1 and "mlp, 50 updates, momentum" in error[0]
-
-
-def test_a_record_of_nothing_proves_nothing(tmp_path, capsys):
-    write_result(tmp_path / PARITY_FILE, proofs(comparisons=[], curves=[]))
-    assert main(["parity", str(tmp_path), "--format", "latex"]) == 0
-    shown = capsys.readouterr()
-    assert shown.err.splitlines()[1] == "flag: nothing was compared" and r"\begin{tabular}{llll" in shown.out
-    assert main(["parity", str(tmp_path), "--strict"]) == 2
-
-
-def test_proofs_that_were_not_finished_are_flagged(tmp_path, capsys):
-    write_result(tmp_path / PARITY_FILE, proofs(ended_at=None, curves=[]))
-    assert main(["parity", str(tmp_path)]) == 0
-    assert "flag: the proofs were not finished" in capsys.readouterr().out
-    assert main(["parity", str(tmp_path), "--strict"]) == 2
-
-
-@pytest.mark.ci
-@pytest.mark.usefixtures("drawn")
-def test_a_proof_of_all_is_shown_with_its_plots(tmp_path, capsys):
-    write_result(tmp_path / PARITY_FILE, proofs())
-    shows = ["parity", str(tmp_path), "--strict"]
-    assert main(shows) == 0
-    assert not (tmp_path / "plots").exists()  # nothing is written unasked
-    assert main([*shows, "--plots", str(tmp_path / "plots")]) == 0
-    shown = capsys.readouterr().out
-    assert "Nothing to flag" in shown
-    names = ["losses.csv", "losses.png", "losses.svg", "ranks.csv", "ranks.png", "ranks.svg"]
-    assert sorted(path.name for path in (tmp_path / "plots").iterdir()) == names
-    assert all(f"plot: {tmp_path / 'plots' / name}" in shown for name in names)
-    for name in names[1::3]:
-        with Image.open(tmp_path / "plots" / name) as picture:
-            assert (
-                picture.width > 500 and len(np.unique(np.asarray(picture.convert("RGB")).reshape(-1, 3), axis=0)) > 50
-            )
-    text = (tmp_path / "plots" / "losses.svg").read_text()
-    assert all(
-        word in text
-        for word in ("mlp (float32)", "resnet34 (float64, free: not judged)", "PyTorch", "Keras", "from one state")
-    )
-    before = (tmp_path / "plots" / "losses.svg").read_bytes()
-    assert main([*shows, "--plots", str(tmp_path / "plots")]) == 0
-    assert (tmp_path / "plots" / "losses.svg").read_bytes() == before, "the same command gives the same picture"
-
-
-def test_plots_show_the_numbers():
-    figure = plot_losses(proofs())
-    losses, _, differences, exchanged, weights, _ = figure.axes
-    assert [line.get_ydata().tolist() for line in losses.lines] == [[2.0, 1.1], [2.0, 1.0]]  # PyTorch below
-    assert [line.get_ydata()[1] for line in differences.lines] == pytest.approx([1e-12, 0.1 / 1.1], rel=1e-3)
-    assert np.isnan(differences.lines[0].get_ydata()[0])  # no difference, no point
-    assert len(exchanged.lines) == 2
-    assert [line.get_ydata()[-1] for line in weights.lines] == [1e-13, 1e-13, 1e-8]  # and the limit
-    assert all(ax.get_ylim()[0] <= 1e-12 and ax.get_ylim()[1] >= 0.09 for ax in (differences, exchanged))
-    ranks = plot_ranks(proofs())
-    float32, float64 = ranks.axes
-    assert [line.get_ydata().tolist() for line in float32.lines] == [[1e-8, 1e-6]]
-    assert float64.lines[0].get_ydata()[1] == 1e-13 and float64.lines[1].get_ydata()[0] == 1e-11
-    assert plot_losses(proofs(curves=[])) is None and plot_ranks(proofs(curves=[curve()])) is None
-
-
-@pytest.mark.parametrize("form", FORMATS)
-def test_flags_are_shown_in_every_format(tmp_path, capsys, form):
-    write_result(tmp_path / PARITY_FILE, proofs(ended_at=None, curves=[curve()]))
-    folder = ["--folder", str(tmp_path / "tables")] if form == "csv" else []
-    assert main(["parity", str(tmp_path), "--format", form, "--plots", str(tmp_path / "elsewhere"), *folder]) == 0
-    shown = capsys.readouterr()
-    assert "flag: the proofs were not finished" in (shown.out if form == "text" else shown.err)
-    assert ("flag:" in shown.out) == (form == "text") and ("plot:" in shown.out) == (form == "text")
-    if form == "json":
-        assert len(json.loads(shown.out)["tables"][0]["rows"]) == 3
-    assert (tmp_path / "elsewhere" / "losses.png").exists() and not (tmp_path / "plots").exists()
+def test_programs_get_tables_and_readers_the_answer_and_flags(tmp_path, capsys, form):
+    runs, tables, plots = write_both(tmp_path / "runs", seeds=6), tmp_path / "tables", tmp_path / "plots"
+    command = ["frameworks", str(runs), "--format", form, *(["--folder", str(tables)] if form == "csv" else [])]
+    assert main([*command, "--strict"]) == 0
+    captured = capsys.readouterr()
+    assert "Keras trains" in (captured.out if form == "text" else captured.err)
+    (runs / "broken").mkdir()
+    (runs / "broken" / "run.json").write_text("{")
+    assert main([*command, "--plots", str(plots)]) == 0
+    captured = capsys.readouterr()
+    read, other = (captured.out, captured.err) if form == "text" else (captured.err, captured.out)
+    assert "flag: left out: " in read and "flag: " not in other and "note: " in read and "note: " not in other
+    match form:
+        case "json":
+            assert [len(table["rows"]) for table in json.loads(captured.out)["tables"]] == [1, 2, 2]
+            assert json.loads(captured.out)["answer"].startswith("Keras trains")
+        case "csv":
+            names = ["1-keras-against-pytorch", "2-times", "3-accuracies"]
+            files = [tables / f"frameworks-{name}.csv" for name in names]
+            assert sorted(tables.iterdir()) == files and captured.out == ""
+            assert [len(file.read_text().splitlines()) for file in files] == [2, 3, 3], "one header each"
+            assert all(f"table: {file}" in captured.err for file in files)
+        case "latex":
+            assert captured.out.count(r"\begin{tabular}") == 3
+        case "md":
+            assert "| Keras" in captured.out
+    assert main([*command, "--strict"]) == 2
+    captured = capsys.readouterr()
+    assert captured.err.count("\n") == 1 and "broken" in captured.err, "a refusal is a single line"
 
 
 @pytest.mark.parametrize(("rows", "is_all", "more"), [(25, False, ""), (40, False, "15 more: "), (40, True, "")])
 def test_long_tables_are_shortened_in_a_terminal_only(capsys, monkeypatch, rows, is_all, more):
     table = Table("Long", ["row"], [[f"row {number}"] for number in range(rows)], {})
-    finding = Finding(name="made", question="Why?", answer="Because.", tables=[table])
     options = argparse.Namespace(format="text", plots=None, strict=False, all=is_all)
-    show(finding, options)
+    show(found(tables=[table]), options)
     assert f"row {rows - 1}\n" in capsys.readouterr().out, "a pipe or file gets all"
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    show(finding, options)
+    show(found(tables=[table]), options)
     shown = capsys.readouterr().out
     assert (f"row {rows - 1}\n" in shown) == (not more) and "row 24\n" in shown
     assert more in shown and ("more: --format json" in shown) == bool(more) and "Because." in shown
-
-
-def test_a_closed_pipe_is_quiet(tmp_path):
-    write_result(tmp_path / PARITY_FILE, proofs(comparisons=[compared()] * 5000))
-    command = f"{sys.executable} -m analysis parity {tmp_path} --all --format md | head -1"
-    done = subprocess.run(
-        ["bash", "-o", "pipefail", "-c", command], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0 and "rror" not in done.stderr and done.stdout.startswith("| model ")
 
 
 def test_each_command_is_found_in_its_module_and_listed(capsys):
@@ -263,17 +108,6 @@ def test_each_command_is_found_in_its_module_and_listed(capsys):
         main(["--help"])
     listed = re.findall(r"^    (\S+)", capsys.readouterr().out, flags=re.MULTILINE)
     assert listed == [*COMMANDS] and all(f"python -m analysis {name} " in str(analysis.__doc__) for name in COMMANDS)
-
-
-def test_the_examples_are_marked_and_taken_beside_runs(tmp_path, capsys):
-    assert main(["times", "--examples"]) == 0
-    shown = capsys.readouterr().out
-    assert f"note: {EXAMPLES}" in shown and "cnn, mnist, np 2" in shown
-    write_finished_run(tmp_path / "mine", seconds=1e6)
-    assert main(["layers", "--examples"]) == 0  # of the experiment of that name
-    assert "profiled step takes" in capsys.readouterr().out
-    assert main(["times", str(tmp_path), "--examples"]) == 0
-    assert "1,000,001.00" in capsys.readouterr().out  # with 1 s of test
 
 
 def test_times_of_different_work_are_flagged(capsys):
@@ -290,119 +124,154 @@ def test_the_report_marks_the_examples(tmp_path):
     assert EXAMPLES in page and "python -m analysis report --examples" in page
 
 
+# Proofs
+
+
+PROOFS = read_parity(Path(__file__).parent)  # parity.json: 7 comparisons and 6 curves
+
+
+def compared(**changes):
+    return replace(PROOFS.comparisons[0], **changes)
+
+
+def test_the_table_has_the_worst_of_each_row():
+    rows = rows_of(parity_table(PROOFS))
+    assert [(row["compared"], row["between"], row["optimizer"], row["verdict"]) for row in rows] == [
+        ("50 updates", "keras and torch, np 1, 2", "momentum, adam", "same"),
+        ("50 updates", "np 2 and 1, keras", "momentum, adam", "same"),
+        ("2 updates, free", "keras and torch, np 1", "momentum", "shown"),
+    ]
+    assert [row["float64"] for row in rows[:2]] == [3e-12, 2e-15]
+    assert [row["limit float64"] for row in rows] == [1e-8, 1e-11, "not judged"]
+    assert [row["float32"] for row in rows] == [2e-6, None, None] and rows[0]["limit float32"] == "not judged"
+    assert len(parity_table(PROOFS, every=True).rows) == 6  # float32 beside its float64
+    for difference, shown in ((1.1e-8, 1.1e-8), (math.inf, math.inf), (math.nan, math.inf)):
+        (row,) = rows_of(parity_table(replace(PROOFS, comparisons=[compared(difference=difference), compared()])))
+        assert (row["float64"], row["verdict"]) == (shown, "DIFFERS")
+
+
+@pytest.mark.parametrize(
+    ("changes", "flag"),
+    [
+        ({"comparisons": [compared(difference=1.1e-8), compared(optimizer="adam")]}, "differs: mlp, 50 updates, mom"),
+        ({"comparisons": [compared(), compared(difference=math.nan, optimizer="adam")]}, "differs: mlp, 50 updates, a"),
+        ({"comparisons": []}, "nothing was compared"),
+        ({"ended_at": None}, "the proofs were not finished"),
+    ],
+)
+def test_what_is_not_proven_is_reported_and_refused(tmp_path, capsys, changes, flag):
+    write_result(tmp_path / PARITY_FILE, replace(PROOFS, **changes))
+    assert main(["parity", str(tmp_path), "--strict"]) == 2
+    captured = capsys.readouterr()
+    assert f"flag: {flag}" in captured.out
+    assert captured.err.count("\n") == 1 and flag in captured.err
+
+
+@pytest.mark.ci
+@pytest.mark.usefixtures("drawn")
+def test_a_proof_of_all_is_shown_with_its_plots(tmp_path, capsys):
+    write_result(tmp_path / PARITY_FILE, PROOFS)
+    command, folder = ["parity", str(tmp_path), "--strict", "--plots", str(tmp_path / "plots")], tmp_path / "plots"
+    assert main(command[:3]) == 0
+    assert not folder.exists()  # nothing is written unasked
+    assert main(command) == 0
+    shown = capsys.readouterr().out
+    assert "Nothing to flag" in shown
+    names = ["losses.csv", "losses.png", "losses.svg", "ranks.csv", "ranks.png", "ranks.svg"]
+    assert sorted(path.name for path in folder.iterdir()) == names
+    assert all(f"plot: {folder / name}" in shown for name in names)
+    for name in names[1::3]:
+        with Image.open(folder / name) as picture:
+            colors = np.unique(np.asarray(picture.convert("RGB")).reshape(-1, 3), axis=0)
+            assert picture.width > 500 and len(colors) > 50
+    text = (folder / "losses.svg").read_text()
+    for words in ("mlp (float32)", "resnet34 (float64, free: not judged)", "PyTorch", "Keras", "from one state"):
+        assert words in text
+    assert main(command) == 0
+    assert (folder / "losses.svg").read_text() == text, "the same command gives the same picture"
+
+
+def test_plots_show_the_numbers():
+    figure = plot_losses(PROOFS)
+    losses, _, differences, exchanged, weights, _ = figure.axes
+    assert [line.get_ydata().tolist() for line in losses.lines] == [[2.0, 1.1], [2.0, 1.0]]  # PyTorch below
+    assert [line.get_ydata()[1] for line in differences.lines] == pytest.approx([1e-12, 0.1 / 1.1], rel=1e-3)
+    assert np.isnan(differences.lines[0].get_ydata()[0])  # no difference, no point
+    assert len(exchanged.lines) == 2
+    assert [line.get_ydata()[-1] for line in weights.lines] == [1e-13, 1e-13, 1e-8]  # and the limit
+    assert all(ax.get_ylim()[0] <= 1e-12 and ax.get_ylim()[1] >= 0.09 for ax in (differences, exchanged))
+    ranks = plot_ranks(PROOFS)
+    float32, float64 = ranks.axes
+    assert [line.get_ydata().tolist() for line in float32.lines] == [[1e-8, 1e-6]]
+    assert float64.lines[0].get_ydata()[1] == 1e-13 and float64.lines[1].get_ydata()[0] == 1e-11
+    assert (
+        plot_losses(replace(PROOFS, curves=[])) is None
+        and plot_ranks(replace(PROOFS, curves=PROOFS.curves[:1])) is None
+    )
+
+
+def test_a_closed_pipe_is_quiet(tmp_path):
+    write_result(tmp_path / PARITY_FILE, replace(PROOFS, comparisons=[compared()] * 5000))
+    command = f"{sys.executable} -m analysis parity {tmp_path} --all --format md | head -1"
+    done = subprocess.run(
+        ["bash", "-o", "pipefail", "-c", command], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0 and "rror" not in done.stderr and done.stdout.startswith("| model ")
+
+
 # Two runs
 
 
-def write_run(folder, *, epochs=None, **changes):
-    """Write a finished run with its weights; `epochs`: fields of every epoch, the rest see `finished_record`."""
-    hashes = Hashes(initial_weights="aa", sample_order="bb", final_weights="cc")
-    write_finished_run(folder, lines=epochs, **{"hashes": hashes, **changes})
-    save_weights(folder / "weights.safetensors", {"fc1.bias": np.array([1.0, 2.0])})
-
-
-UNKNOWN = NotRecorded("published without them")
-
-
-@pytest.mark.parametrize(
-    ("changes", "reason"),
-    [
-        ({}, None),
-        ({"framework": "keras", "hashes": Hashes(initial_weights="aa", sample_order="bb", final_weights="zz")}, None),
-        ({"settings": {"training": {"batch_size": 15, "eval_batch_size": 7}, "device": {"threads": 1}}}, None),
-        ({"hashes": Hashes(initial_weights="ab", sample_order="bb")}, "the first weights differ: aa and ab"),
-        ({"hashes": Hashes(initial_weights="aa", sample_order="bc")}, "the order of the samples differ: bb and bc"),
-        ({"settings": {"training": {"seed": 2}}}, "training.seed differs: 1 and 2"),
-        ({"settings": {"optimizer": {"momentum": 0.5}}}, "optimizer.momentum differs: 0.9 and 0.5"),
-        ({"settings": {"model": {"dtype": "float64"}}}, "model.dtype differs: float32 and float64"),
-        ({"settings": {"device": {"compression": "fp16"}}}, "device.compression differs: none and fp16"),
-        ({"epochs": {"learning_rate": 0.02}}, "the learning rates differ"),
-        ({"status": make_status(state="interrupted", ended_at=now())}, "second is interrupted, not finished"),
-        ({"hashes": UNKNOWN, "origin": "published"}, "second (published) has no hashes: published without them"),
-        (
-            {"hashes": Hashes(initial_weights=UNKNOWN, sample_order="bb"), "origin": "imported"},
-            "second (imported) has no hash of its first weights: published without them",
-        ),
-        ({"config": UNKNOWN, "origin": "imported"}, "second (imported) has no settings: published without them"),
-    ],
-)
-def test_two_runs_were_the_same_experiment_or_why_not(tmp_path, capsys, changes, reason):
-    write_run(tmp_path / "first")
-    write_run(tmp_path / "second", **changes)
-    folders = [str(tmp_path / "first"), str(tmp_path / "second")]
-    assert main(["parity", *folders]) == 0
-    shown = capsys.readouterr().out
-    flags = [line for line in shown.splitlines() if line.startswith("flag: ")]
-    assert main(["parity", *folders, "--strict"]) == (2 if reason else 0)
+@pytest.mark.parametrize("row", DIFFERENCES["pairs"], ids=lambda row: row.get("reason", "the same"))
+def test_two_runs_were_the_same_experiment_or_why_not(tmp_path, capsys, row):
+    both, reason = row.get("both", {}), row.get("reason")
+    write_described(tmp_path / "first", **both)
+    write_described(tmp_path / "second", **both | row["second"])
+    command = ["parity", str(tmp_path / "first"), str(tmp_path / "second")]
+    assert main(command) == 0
+    text = capsys.readouterr().out
+    flags = [line for line in text.splitlines() if line.startswith("flag: ")]
+    assert main([*command, "--strict"]) == (2 if reason else 0)
     error = capsys.readouterr().err.splitlines()
-    if reason is None:
-        assert flags == [] and error == [] and "Nothing to flag" in shown
-    else:
-        assert len(flags) == 1 and reason in flags[0]
-        assert len(error) == 1 and reason in error[0]
-
-
-KERAS_ON_TWO = {"framework": "keras", "world": make_world("cpu", "cpu")}
-CNN = {"model": {"model": "cnn"}}
-RESNET = {"model": {"model": "resnet34"}}
-
-
-@pytest.mark.parametrize(
-    ("both", "second", "reason"),
-    [
-        (CNN, {}, None),
-        (CNN, {"framework": "keras"}, "the masks of dropout differ: cnn was trained with it"),
-        (CNN, {"world": make_world("cpu", "cpu")}, "the masks of dropout differ"),
-        (
-            {"model": {"model": "cnn", "dropout": False}},
-            KERAS_ON_TWO,
-            None,
-        ),
-        ({"model": {"model": "mlp"}}, KERAS_ON_TWO, None),
-        (RESNET, {"framework": "keras"}, None),
-        (RESNET, {"settings": RESNET | {"training": {"batch_size": 15}}}, "BatchNorm saw other batches: 30 and 15"),
-        (
-            {},
-            {"settings": {"device": {"share_gpu": True}}},
-            "second is of shared GPUs, its times are not to be compared",
-        ),
-    ],
-)
-def test_what_no_setting_makes_alike_is_flagged(tmp_path, both, second, reason):
-    write_run(tmp_path / "first", settings=both)
-    write_run(tmp_path / "second", **({"settings": both} | second))
-    reasons = why_not_the_same(read_run(tmp_path / "first"), read_run(tmp_path / "second"))
-    assert len(reasons) == (reason is not None)
-    assert reason is None or reason in reasons[0]
-
-
-def test_another_global_batch_is_another_experiment(tmp_path):
-    write_run(tmp_path / "first")
-    first = read_run(tmp_path / "first")
-    data = first.record.data
-    other = replace(first, record=replace(first.record, data=replace(data, global_batch_size=60)))
-    assert why_not_the_same(first, other) == ["the global batch differs: 30 and 60 images"]
+    assert len(flags) == len(error) == (reason is not None)
+    assert "Nothing to flag" in text if reason is None else reason in flags[0] and reason in error[0]
 
 
 def test_the_table_of_two_runs(tmp_path):
-    write_run(tmp_path / "first")
-    write_run(tmp_path / "second", hashes=UNKNOWN)
-    save_weights(tmp_path / "second" / "weights.safetensors", {"fc1.bias": np.array([1.0, 2.5])})
+    for name, bias, changes in (("first", 2.0, {}), ("second", 2.5, {"hashes": NotRecorded("published without them")})):
+        write_finished_run(tmp_path / name, **changes)
+        save_weights(tmp_path / name / "weights.safetensors", {"fc1.bias": np.array([1.0, bias])})
     folders = [str(tmp_path / name) for name in ("first", "second", "tables")]
     assert main(["parity", *folders[:2], "--format", "csv", "--folder", folders[2]]) == 0
     (file,) = Path(folders[2]).iterdir()
     rows = {row[0]: row[1:] for row in csv.reader(io.StringIO(file.read_text()))}
-    assert rows["first weights"] == ["aa", "not recorded: published without them"]
+    assert rows["first weights"] == ["first1", "not recorded: published without them"]
     assert rows["global batch"] == ["30", "30"]
     assert rows["training loss of epoch 2"] == ["0.5", "0.5"]
     assert rows["final weights, relative difference"] == ["0.25", "fc1.bias"]
 
 
 def test_runs_beside_the_proofs_are_checked_too(tmp_path, capsys):
-    write_result(tmp_path / PARITY_FILE, proofs(runs=["torch", "keras"]))
-    write_run(tmp_path / "torch")
-    write_run(tmp_path / "keras", framework="keras", settings={"training": {"seed": 2}})
+    write_result(tmp_path / PARITY_FILE, replace(PROOFS, runs=["torch", "keras"]))
+    write_finished_run(tmp_path / "torch")
+    write_finished_run(tmp_path / "keras", framework="keras", settings={"training": {"seed": 2}})
     assert main(["parity", str(tmp_path)]) == 0
     assert "flag: training.seed differs: 1 and 2" in capsys.readouterr().out
     shutil.rmtree(tmp_path / "keras")
     assert main(["parity", str(tmp_path)]) == 2
     assert "not a run folder" in capsys.readouterr().err
+
+
+OF_RUNS = ("strategies", "aa-test", "frameworks", "clouds", "scaling", "tune", "times", "energy", "layers", "faults",
+           "hyperparameters", "check", "thesis")  # fmt: skip
+
+
+@pytest.mark.parametrize("question", OF_RUNS)
+def test_every_question_flags_a_folder_that_cannot_be_read(tmp_path, question, capsys):
+    write_study(tmp_path, seconds=[5.0, 6.0])
+    (tmp_path / "damaged").mkdir()
+    (tmp_path / "damaged" / "run.json").write_text("{")
+    assert main([question, str(tmp_path), "--format", "json"]) == 0
+    flags = json.loads(capsys.readouterr().out)["flags"]
+    assert any("damaged" in flag for flag in flags), flags
+    assert main([question, str(tmp_path), "--strict"]) == 2

@@ -1,23 +1,32 @@
 """Builders of what the commands of `analysis` work on and find: runs with chosen times and accuracies, findings."""
 
+import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 from builders import (
+    SAMPLE,
+    finished_record,
     finished_run,
-    make_config,
+    make_environment,
     make_epoch,
-    make_record,
-    make_status,
     study_runs,
     write_finished_run,
     write_run,
 )
 
 from analysis.output.finding import Finding
+from analysis.output.tables import Table
+from analysis.report.page import Chapter, Page, html_of
 from analysis.runs import table
 from analysis.runs.table import FIGURES, LoadedRun
-from common.run_folder.records import DataRecord, Hashes, ModelRecord, NotRecorded, Totals, World, now
+from common.run_folder.records import (
+    RUN_FILE,
+    Hashes,
+    ModelRecord,
+    NotRecorded,
+)
 from common.run_folder.search_record import SearchRecord, TrialRecord, write_search
 
 IMAGES = 6400  # of an epoch
@@ -41,10 +50,6 @@ def made_record(
     at_once=1,
     classes=10,
     steps=None,
-    strategy=None,
-    balance=None,
-    parts=None,
-    device=None,
     **changes,
 ):
     """Return the record of a finished run on `ranks` GPUs by default.
@@ -53,36 +58,33 @@ def made_record(
         size: width and height.
         steps: of all epochs; None: as many as the samples make.
         samples: of training and of validation.
-        strategy, balance, parts, device: settings of these subjects.
-        changes: further fields of the record.
+        changes: further fields of the record; `strategy`, `balance`, `parts` and `device`: settings of these subjects.
     """
-    data = DataRecord(
-        name="made", training_samples=samples[0], validation_samples=samples[1], test_samples=100,
-        dropped_samples_per_epoch=0, global_batch_size=global_batch, steps_per_epoch=samples[0] // global_batch,
-        image_shape=(size[1], size[0], 1), class_names=[str(number) for number in range(classes)], mean=[0.5],
-        standard_deviation=[0.5],
+    steps_per_epoch = samples[0] // global_batch
+    settings = {subject: changes.pop(subject, None) or {} for subject in ("strategy", "balance", "parts", "device")}
+    settings["training"] = {"epochs": epochs}
+    data = replace(
+        SAMPLE.record.data, name="made", training_samples=samples[0], validation_samples=samples[1], test_samples=100,
+        global_batch_size=global_batch, steps_per_epoch=steps_per_epoch, image_shape=(size[1], size[0], 1),
+        class_names=[str(number) for number in range(classes)],
     )  # fmt: skip
-    totals = Totals(
-        epochs=epochs, steps=epochs * data.steps_per_epoch if steps is None else steps, startup_seconds=1.0,
-        training_seconds=seconds, validation_seconds=validation, test_seconds=test, test_loss=1.0,
-        test_accuracy=accuracy, images_per_second=epochs * samples[0] / (seconds or 1.0),
-    )  # fmt: skip
-    world = World(
-        size=ranks, local_size=ranks, hosts=["a"], controller="mpi" if ranks > 1 else "none", threads_per_rank=threads,
-        cores=64, oversubscribed=False, devices=[devices] * ranks, at_once=at_once,
-    )  # fmt: skip
-    settings = {"training": {"seed": seed, "epochs": epochs}, "strategy": strategy or {}, "balance": balance or {}}
-    settings |= {"parts": parts or {}, "device": device or {}}
     values = {
-        "config": make_config(Path("runs"), **settings),
-        "world": world,
+        "environment": make_environment(),
+        "world": {
+            "hosts": ["a"], "threads_per_rank": threads, "cores": 64, "devices": [devices] * ranks, "at_once": at_once,
+        },
         "data": data,
         "model": ModelRecord(name="mlp", outputs=classes, parameters=PARAMETERS, multiply_adds_per_image=1),
         "hashes": Hashes(initial_weights=f"w{seed}", sample_order=f"o{seed}"),
-        "status": make_status(state="finished", ended_at=now()),
-        "totals": totals,
-    }
-    return make_record(**{**values, **changes})
+        "totals": {
+            "steps": epochs * steps_per_epoch if steps is None else steps, "startup_seconds": 1.0,
+            "validation_seconds": validation, "test_seconds": test, "test_loss": 1.0, "first_epoch_seconds": None,
+            "images_per_second": epochs * samples[0] / (seconds or 1.0),
+        },
+        "isolation": None,
+    }  # fmt: skip
+    of_run = {"np": ranks, "seed": seed, "seconds": seconds, "accuracy": accuracy, "settings": settings}
+    return finished_record(**of_run, **{**values, **changes})
 
 
 def made_run(name, *, curve=(), **settings):
@@ -141,6 +143,19 @@ def write_made(folder, *groups):
     return folder
 
 
+def write_described(folder, *, record=None, **changes):
+    """Write a finished run and return its folder; `record`: what else its run.json holds."""
+    file = write_finished_run(folder, **changes) / RUN_FILE
+    file.write_text(json.dumps(_merged(json.loads(file.read_text()), record or {})))
+    return folder
+
+
+def _merged(old, new):
+    if not isinstance(old, dict) or not isinstance(new, dict) or "not_recorded" in new:
+        return new
+    return old | {name: _merged(old.get(name), value) for name, value in new.items()}
+
+
 def write_machines(folder):
     """Write runs of a processor, of a GPU, and of two of them."""
     return write_made(
@@ -174,6 +189,13 @@ def plot_of(found, name):
 def found(*, tables=(), plots=(), **changes):
     values = {"name": "example", "question": "Why?", "answer": "Because.", "tables": tables}
     return Finding(**{**values, "plots": plots, **changes})
+
+
+def html_with(*findings, first_plots=(), **changes):
+    """Return a page with these findings."""
+    chapters = [Chapter.of(finding, command=finding.name, first_plots=first_plots) for finding in findings]
+    none = Table("", ["folder, and why"], [], {})
+    return html_of(Page(**{"title": "A page", "facts": {}, "chapters": chapters, "left_out": none, **changes}))
 
 
 EVIL = "<script>alert(1)</script>\"&'"

@@ -10,25 +10,19 @@ import numpy as np
 
 from common.config import Config, config_from_dict
 from common.measurement.energy import energy_record
-from common.measurement.interference import Interference
 from common.measurement.power_trace import PowerTrace, Series
 from common.model.weights import save_weights
-from common.run_folder.environment import Environment
 from common.run_folder.power_file import POWER_FILE, write_power
 from common.run_folder.records import (
-    SCHEMA_VERSION,
     WEIGHTS_FILE,
     DataRecord,
-    EpochRecord,
     Hashes,
     ModelRecord,
     NotRecorded,
     Run,
-    RunRecord,
     Status,
-    Totals,
-    World,
     now,
+    read_run,
     write_epochs,
     write_record,
 )
@@ -38,6 +32,7 @@ from common.training.run_setup import prepare_run
 
 
 DATASET = "synthetic:120x8x8x1x3"  # and 20 test images
+SAMPLE = read_run(Path(__file__).with_name("finished_run"))  # of 3 epochs of 120 images on one rank
 
 
 @functools.cache
@@ -76,59 +71,20 @@ def make_status(**changes):
 
 def make_environment(**changes):
     """Return a fictional machine."""
-    values = {
-        "host": "node1",
-        "operating_system": "Linux 6.1",
-        "architecture": "x86_64",
-        "processor": "example",
-        "cores": 2,
-        "memory_bytes": 8_000_000_000,
-        "python": "3.11.9",
-        "packages": {"numpy": "2.0"},
-        "variables": {},
-        "source_revision": "unknown",
-        "command": ["train.py", "--epochs", "1"],
-    }
-    return Environment(**{**values, **changes})
+    return replace(SAMPLE.record.environment, **changes)
 
 
 def make_record(**changes):
     """Return a record in which most is not recorded."""
-    unknown = NotRecorded("an example")
-    values = {
-        "schema_version": SCHEMA_VERSION,
-        "origin": "measured",
-        "framework": "torch",
-        "config": Config(),
-        "environment": make_environment(),
-        "site": "local",
-        "world": unknown,
-        "data": unknown,
-        "model": unknown,
-        "hashes": unknown,
-        "status": make_status(),
-    }
-    return RunRecord(**{**values, **changes})
+    values = dict.fromkeys(("world", "data", "model", "hashes"), NotRecorded("an example"))
+    values |= {"config": Config(), "status": make_status(), "totals": None, "isolation": None}
+    return replace(SAMPLE.record, **{**values, **changes})
 
 
 def make_epoch(epoch, **changes):
     """Return a line of epochs.jsonl."""
-    values = {
-        "epoch": epoch,
-        "steps": 4,
-        "learning_rate": 0.01,
-        "training_loss": 1.0 / epoch,
-        "training_accuracy": 0.5,
-        "validation_loss": None,
-        "validation_accuracy": None,
-        "training_seconds": 2.0,
-        "data_wait_seconds": NotRecorded("read inside the step"),
-        "validation_seconds": 0.0,
-        "checkpoint_seconds": 0.25,
-        "images_per_second": 60.0,
-        "weights_hash": f"{epoch:032x}",
-    }
-    return EpochRecord(**{**values, **changes})
+    values = {"epoch": epoch, "training_loss": 1.0 / epoch, "weights_hash": f"{epoch:032x}"}
+    return replace(SAMPLE.epochs[0], **{**values, **changes})
 
 
 def random_weights(experiment, *, seed=0):
@@ -215,42 +171,26 @@ def finished_record(runs_folder=Path("runs"), **changes):
     for subject, values in changes.pop("settings", {}).items():
         settings[subject] = settings.get(subject, {}) | values
     epochs = settings["training"]["epochs"]
-    parts = {
-        "totals": {
-            "epochs": epochs, "steps": 4 * epochs, "startup_seconds": 10.0, "training_seconds": seconds,
-            "validation_seconds": 4.0, "test_seconds": 1.0, "test_loss": 0.1, "test_accuracy": accuracy,
-            "images_per_second": 120 * epochs / seconds if seconds else None, "first_epoch_seconds": seconds / 2,
-            "steady_images_per_second": None,
-        },
-        "world": {
-            "size": np, "local_size": np, "hosts": [host], "controller": "mpi" if np > 1 else "none",
-            "threads_per_rank": 1, "cores": 8, "oversubscribed": False, "devices": ["cpu"] * np,
-        },
+    totals = {
+        "epochs": epochs, "steps": 4 * epochs, "training_seconds": seconds, "test_accuracy": accuracy,
+        "images_per_second": 120 * epochs / seconds if seconds else None, "first_epoch_seconds": seconds / 2,
     }  # fmt: skip
-    for name, values in parts.items():
+    world = {"size": np, "local_size": np, "hosts": [host], "devices": ["cpu"] * np}
+    world["controller"] = "mpi" if np > 1 else "none"
+    for name, of_part in (("totals", totals), ("world", world)):
         if isinstance(changes.get(name), dict):
-            values |= changes.pop(name)
+            of_part |= changes.pop(name)
+    command = ["train.py", "--epochs", "2", "--model", "cnn", "--seed", str(seed), "--name", "run"]
     values = {
         "config": make_config(runs_folder, **settings),
-        "environment": make_environment(
-            host=host, command=["train.py", "--epochs", "2", "--model", "cnn", "--seed", str(seed), "--name", "run"]
-        ),
+        "environment": make_environment(host=host, command=command),
         "hashes": Hashes(initial_weights=f"first{seed}", sample_order=f"order{seed}", final_weights=f"last{seed}"),
         "status": make_status(state="finished", ended_at=now()),
-        "data": DataRecord(
-            name="mnist", training_samples=120, validation_samples=0, test_samples=1000, dropped_samples_per_epoch=0,
-            global_batch_size=np * batch, steps_per_epoch=4, image_shape=(28, 28, 1), class_names=["0", "1", "2"],
-            mean=[0.5], standard_deviation=[0.5],
-        ),
-        "model": ModelRecord(name="cnn", outputs=3, parameters=1000, multiply_adds_per_image=10_000),
-        "world": World(**parts["world"]),
-        "totals": Totals(**parts["totals"]),
-        "isolation": Interference(
-            load_average_before=[0.1], other_processes_before=[], throttled_cores=None, peak_memory_bytes=[1],
-            peak_device_memory_bytes=[None],
-        ),
-    }  # fmt: skip
-    return make_record(**{**values, **changes})
+        "data": replace(SAMPLE.record.data, global_batch_size=np * batch),
+        "world": replace(SAMPLE.record.world, **world),
+        "totals": replace(SAMPLE.record.totals, **totals),
+    }
+    return replace(SAMPLE.record, **{**values, **changes})
 
 
 def write_run(folder, record, lines=None):
@@ -317,12 +257,9 @@ def write_study(folder, **study):
 
 def make_world(*devices, hosts=1, **changes):
     """Return the ranks of a run, one for each device."""
-    values = {
-        "size": len(devices), "local_size": len(devices) // hosts,
-        "hosts": [f"node{number}" for number in range(hosts)],
-        "controller": "mpi", "threads_per_rank": 1, "cores": 8, "oversubscribed": False, "devices": list(devices),
-    }  # fmt: skip
-    return World(**{**values, **changes})
+    values = {"size": len(devices), "local_size": len(devices) // hosts, "devices": list(devices), "controller": "mpi"}
+    values["hosts"] = [f"node{number}" for number in range(hosts)]
+    return replace(SAMPLE.record.world, **{**values, **changes})
 
 
 def make_trace(phases, watts, **changes):

@@ -96,38 +96,33 @@ def test_the_pareto_front_and_the_break_even_by_hand():
     assert owned_table(break_evens(found, base="ours")).title.startswith("Break-even of the run alone, without set-up")
 
 
-def test_dollars_and_break_evens_have_the_interval_of_their_times():
+def test_dollars_are_hours_times_prices_and_have_the_interval_of_their_times():
     found = {one.name: one for one in offers(PRICING)}
-    cte, l40s = found["cte-power"], found["aws-g6e-xlarge"]
-    assert cte.usd_interval is None
+    p5, cte, l40s = (found[name] for name in ("aws-p5-48xlarge", "cte-power", "aws-g6e-xlarge"))
+    assert p5.usd == pytest.approx(p5.time.hours * 55.04) and p5.spot_usd == pytest.approx(p5.time.hours * 26.419)
+    assert p5.job_usd == pytest.approx((p5.time.hours + 16 / 60) * 55.04)
+    assert cte.usd is None and cte.usd_interval is None
     assert l40s.usd_interval == (pytest.approx(1.861 * l40s.time.low), pytest.approx(1.861 * l40s.time.high))
     even = next(one for one in break_evens(list(found.values())) if one.rented == l40s.name)
-    ends = [
-        1.861 * getattr(l40s.time, name) / getattr(cte.time, name) for name in ("low", "hours", "high")
-    ]  # the same end of both
+    ends = [1.861 * getattr(l40s.time, end) / getattr(cte.time, end) for end in ("low", "hours", "high")]
     assert (even.low, even.high) == (pytest.approx(min(ends)), pytest.approx(max(ends)))
+    owned = replace(SITES["cte-power"], ownership=Ownership(date=date(2026, 1, 1), source="x", rate_usd_per_hour=2.0))
+    priced = Sites(gpus=SITES.gpus, sites=SITES.sites | {"cte-power": owned})
+    ours = next(one for one in offers(replace(PRICING, sites=priced)) if one.name == "cte-power")
+    assert ours.usd == pytest.approx(2 * ours.time.hours) and ours.job_usd == ours.usd  # nothing is set up or idles
     money = find_money(PRICING)
     row = next(row for row in rows_of(money.tables[0]) if row["machine"] == l40s.name)
     assert (row["$ from"], row["$ to"]) == l40s.usd_interval
-    assert "AWS's fastest node is faster than CTE-POWER" in money.answer
-    assert "As jobs, with set-up and idle minutes, they cost $" in money.answer
-    assert "the training alone is cheaper there than on every rented machine" in money.answer
     error = median_error([one for one in errors.projected_steps(read_study()) if one.left_out == LEFT_OUT["model"]])
-    assert f"their median error is {100 * error:.0f} %" in money.answer
+    for words in (
+        "AWS's fastest node is faster than CTE-POWER",
+        "As jobs, with set-up and idle minutes, they cost $",
+        "the training alone is cheaper there than on every rented machine",
+        f"their median error is {100 * error:.0f} %",
+    ):
+        assert words in money.answer, words
     utilizations = {row["utilization, %"] for row in rows_of(money.plots[1].data)}
     assert utilizations == set(range(5, 101, 5)) and all(isinstance(one, int) for one in utilizations)
-
-
-def test_costs_are_hours_times_prices():
-    found = {one.name: one for one in offers(PRICING)}
-    p5 = found["aws-p5-48xlarge"]
-    assert p5.usd == pytest.approx(p5.time.hours * 55.04) and p5.spot_usd == pytest.approx(p5.time.hours * 26.419)
-    assert p5.job_usd == pytest.approx((p5.time.hours + 16 / 60) * 55.04)
-    assert found["cte-power"].usd is None
-    owned = replace(SITES["cte-power"], ownership=Ownership(date=date(2026, 1, 1), source="x", rate_usd_per_hour=2.0))
-    priced = Sites(gpus=SITES.gpus, sites=SITES.sites | {"cte-power": owned})
-    cte = next(one for one in offers(replace(PRICING, sites=priced)) if one.name == "cte-power")
-    assert cte.usd == pytest.approx(2 * cte.time.hours) and cte.job_usd == cte.usd  # nothing is set up or idles
 
 
 def test_a_price_of_ones_own_machine_is_compared(tmp_path, capsys):
@@ -146,36 +141,31 @@ def test_a_price_of_ones_own_machine_is_compared(tmp_path, capsys):
 
 def test_the_answer_and_the_notes_say_how_old_prices_are(capsys):
     assert main(["clouds", "--on", "2026-09-01", "--format", "json"]) == 0
-    shown = json.loads(capsys.readouterr().out)
-    kinds = {row["kind"] for table in shown["tables"] for row in table["rows"] if "kind" in row}
-    assert kinds == {"published", "computed", "projected"}
-    machines = [row for table in shown["tables"] for row in table["rows"] if "Pareto front" in row]
-    assert {row["machine"]: row["seen on"] for row in machines}["aws-g3-4xlarge"] == "2025-10-31"  # 305 days
-    assert len([row for row in machines if row["Pareto front"] == "yes"]) >= 2
-    later = find_money(replace(PRICING, today=date(2027, 9, 1)))  # all prices are old: the answer says so
-    assert "Their prices are over a year old." in later.answer
+    rows = [row for table in json.loads(capsys.readouterr().out)["tables"] for row in table["rows"]]
+    assert {row["kind"] for row in rows if "kind" in row} == {"published", "computed", "projected"}
+    machines = {row["machine"]: row for row in rows if "Pareto front" in row}
+    assert machines["aws-g3-4xlarge"]["seen on"] == "2025-10-31"  # 305 days
+    assert len([row for row in machines.values() if row["Pareto front"] == "yes"]) >= 2
     notes = find_money(PRICING).notes  # of 2026-09-01
     assert any(note.startswith("spot prices over a year old: aws-p5-48xlarge, ") for note in notes)
     assert not any(note.startswith("prices over a year old") for note in notes)
     assert sum("PCIe 3.0 x16 between the GPUs of" in note and "cte-power" not in note for note in notes) == 1
-    earlier = find_money(
-        replace(PRICING, on=date(2024, 1, 1))
-    )  # before all prices: the answer, tables and notes say so
+    later = find_money(replace(PRICING, today=date(2027, 9, 1)))
+    assert "Their prices are over a year old." in later.answer
+    earlier = find_money(replace(PRICING, on=date(2024, 1, 1)))
     assert "No prices of 2024-01-01 are known; these are the first of a later day." in earlier.answer
-    assert {row["machine"]: row for row in rows_of(earlier.tables[0])}["aws-p5-48xlarge"]["seen on"] == (
-        "first known price, of 2026-07-20"
-    )
+    (row,) = [row for row in rows_of(earlier.tables[0]) if row["machine"] == "aws-p5-48xlarge"]
+    assert row["seen on"] == "first known price, of 2026-07-20"
     assert any(note.startswith("no prices of 2024-01-01 or before are known; ") for note in earlier.notes)
 
 
-def test_the_page_holds_all_of_it(tmp_path, capsys, plots):
+def test_the_page_holds_all_of_it_and_a_plot_names_the_options_that_it_depends_on(tmp_path, capsys, plots):
     page = tmp_path / "clouds.html"
     assert main(["clouds", "--output", str(page)]) == 0
     assert f"page: {page} (" in capsys.readouterr().out
     text = page.read_text()
-    for words in ("clouds", "projection", "frameworks --examples"):
-        assert f"Drawn by <code>python -m analysis {words} --plots plots</code>" in text, words
     for words in (
+        *(f"<code>python -m analysis {name} --plots" for name in ("clouds", "projection", "frameworks --examples")),
         "CTE-POWER or AWS?",
         "How do CTE-POWER and AWS compare as published",
         "explains 7 times?",
@@ -184,10 +174,14 @@ def test_the_page_holds_all_of_it(tmp_path, capsys, plots):
         "Break-even",
         "How far can the projected time of a step be trusted?",
         "the examples ran on one virtual machine",
+        *(f'id="clouds-{name}"' for name in ("projected", "cost-against-time", "break-even")),
     ):
         assert words in text, words
-    for name in ("clouds-projected", "clouds-cost-against-time", "clouds-break-even"):
-        assert f'id="{name}"' in text, name
+    runs = str(write_finished_run(tmp_path / "mine"))
+    command = ["clouds", runs, "--site-of", f"{runs}=aws-g5", "--on", "2026-01-01"]
+    other = tmp_path / "other.html"
+    assert main([*command, "--output", str(other), "--plots", str(tmp_path / "plots")]) == 0
+    assert f"Drawn by <code>python -m analysis {shlex.join(command)} --plots plots</code>" in other.read_text()
 
 
 @pytest.mark.usefixtures("drawn")
@@ -198,12 +192,3 @@ def test_the_legend_of_the_picture_for_a_phone_is_not_cut_off():
         (legend,) = plot.figure.legends
         box, page = legend.get_window_extent(), plot.figure.bbox
         assert page.x0 <= box.x0 and box.x1 <= page.x1, plot.name
-
-
-def test_a_plot_names_the_options_that_it_depends_on(tmp_path, capsys, plots):
-    page = tmp_path / "clouds.html"
-    runs = str(write_finished_run(tmp_path / "mine"))
-    site = f"{runs}=aws-g5"
-    words = ["clouds", runs, "--site-of", site, "--on", "2026-01-01"]
-    assert main([*words, "--output", str(page), "--plots", str(tmp_path / "plots")]) == 0
-    assert f"Drawn by <code>python -m analysis {shlex.join(words)} --plots plots</code>" in page.read_text()

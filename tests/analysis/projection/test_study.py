@@ -1,31 +1,97 @@
-"""Studies from runs and as files; the project's own is what its steps give."""
+"""Fits find planted efficiencies, and predict what was left out; studies from runs and as files."""
 
 import json
-from dataclasses import asdict, replace
+from dataclasses import asdict, astuple, replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from analysis_builders import made_record, select
-from builders import make_environment
 from made_steps import MACHINE, PEAKS, PLANTED, made_steps
 
 from analysis.projection import peaks, recorded
-from analysis.projection.measured import measured_steps
+from analysis.projection.fitting import Steps, fitted, held_out
+from analysis.projection.measured import MeasuredStep, measured_steps
+from analysis.projection.peaks import Peaks
 from analysis.projection.study import STUDY_FILE, read_study, study_of, write_study
 from analysis.runs.table import FIGURES, LoadedRun
 from common.errors import UserError
-from common.run_folder.records import ModelRecord
+from common.run_folder.records import ModelRecord, NotRecorded
 
 MOST_BYTES = 40_000
 
+# Fits
 
-def run_of(seconds, *, steps=10, seed=1, **settings):
-    """Return a run with these training seconds of epochs."""
+
+def test_planted_efficiencies_are_found_and_only_products_with_peaks_are_known():
+    found = fitted(made_steps(), PEAKS)
+    for name in ("compute", "dense", "half", "step_seconds", "thread_seconds", "byte_seconds"):
+        assert getattr(found, name) == pytest.approx(getattr(PLANTED, name), rel=0.15), name
+    steps = Steps(made_steps(), PEAKS)
+    assert steps.seconds(found) == pytest.approx(steps.measured, rel=0.02)
+    twice = {
+        threads: replace(one, flops_per_second=2 * one.flops_per_second, bytes_per_second=2 * one.bytes_per_second)
+        for threads, one in PEAKS.items()
+    }
+    halved = fitted(made_steps(), twice)
+    assert halved.compute == pytest.approx(found.compute / 2, rel=0.05)
+    assert halved.step_seconds == pytest.approx(found.step_seconds, rel=0.05)
+
+
+def test_a_disturbed_step_hardly_changes_the_fit():
+    steps = made_steps()
+    disturbed = [replace(steps[0], seconds=(20 * steps[0].undisturbed,)), *steps[1:]]
+    logs = [np.log(astuple(fitted(of_fit, PEAKS))) for of_fit in (steps, disturbed)]
+    assert np.exp(np.abs(logs[1] - logs[0])[0]) < 1.1  # compute
+    rest = Steps(steps[1:], PEAKS)
+    assert rest.seconds(fitted(disturbed, PEAKS)) == pytest.approx(rest.measured, rel=0.15)
+
+
+@pytest.mark.parametrize("by", ["model", "batch"])
+def test_what_is_left_out_is_predicted_and_takes_no_part(by):
+    steps = made_steps()
+    found = held_out(steps, PEAKS, by=by)
+    assert list(found) != [] and set(found) == set(steps)
+    assert all(projected == pytest.approx(measured, rel=0.2) for measured, projected in found.values())
+    value = getattr(steps[0], by)
+    wrong = [replace(step, seconds=(9 * step.undisturbed,)) if getattr(step, by) == value else step for step in steps]
+    again = held_out(wrong, PEAKS, by=by)
+    for old, new in zip(steps, wrong, strict=True):
+        if getattr(old, by) == value:
+            assert again[new][1] == pytest.approx(found[old][1])
+    alone = [step for step in steps if getattr(step, by) == value]
+    assert held_out(alone, PEAKS, by=by) == {}, "one value leaves nothing to fit to"
+
+
+def test_ranks_of_a_machine_share_its_peaks_and_exchange_gradients():
+    last = made_steps()[-3]
+
+    def seconds(**changes):
+        step = MeasuredStep(**{**vars(last), "threads": 1, "ranks": 1, **changes})
+        return float(Steps([step], shared).seconds(PLANTED)[0])
+
+    one = Peaks(device="", threads=1, flops_per_second=1e11, bytes_per_second=3e10)
+    shared = {1: one, 2: replace(one, threads=2)}  # a second thread brings nothing
+    overhead = PLANTED.step_seconds + PLANTED.operation_seconds * len(last.operations())
+    exchange = 2 * PLANTED.latency_seconds + 4 * last.spec.parameters * PLANTED.byte_seconds
+    assert seconds(ranks=2) == pytest.approx(2 * (seconds() - overhead) + overhead + exchange)
+
+
+def test_steps_of_nothing_but_overhead_still_say_the_least():
+    steps = made_steps(planted=replace(PLANTED, step_seconds=10.0))
+    fit = study_of(steps, machine=MACHINE, date="2026-01-01", packages={}, peaks=list(PEAKS.values())).fits["torch"]
+    assert 0 < fit.lowest < fit.highest < 1
+
+
+# From runs
+
+
+def run_of(seconds, *, seed=1, **settings):
+    """Return a run with these training seconds of epochs of 10 steps."""
     figures = np.full((len(seconds), len(FIGURES)), np.nan)
     figures[:, FIGURES.index("training_seconds")] = seconds
-    figures[:, FIGURES.index("steps")] = steps
-    record = made_record(seconds=sum(seconds), devices="cpu", epochs=len(seconds), seed=seed, **settings)
+    figures[:, FIGURES.index("steps")] = 10
+    record = made_record(seconds=sum(seconds), epochs=len(seconds), seed=seed, devices="cpu", **settings)
     return LoadedRun(Path(f"run-{seed}"), record, "finished", figures)
 
 
@@ -37,48 +103,27 @@ def test_the_time_of_a_step_is_that_of_the_fastest_epoch_of_any_run():
     assert (step.model, step.image, step.outputs, step.threads, step.ranks) == ("mlp", (1, 28, 28), 10, 1, 1)
 
 
-def test_runs_that_say_nothing_about_float32_on_a_cpu_are_named():
-    gpu = LoadedRun(Path("gpu"), made_record(seconds=1.0), "finished", np.full((2, len(FIGURES)), np.nan))
-    found, unused = measured_steps(select([gpu]))
-    assert found == {} and unused == ["PyTorch, mlp, made, np 1: not used: not on a CPU"]
-    with pytest.raises(UserError, match=r"runs of one machine. Received: PyTorch, mlp, made, np 1: not used: not on a"):
-        recorded.study_of_runs(select([gpu]))
-
-
-def test_runs_of_two_machines_or_of_another_than_this_one_are_refused():
-    other = run_of([1.0], seed=2, environment=make_environment(processor="other"))
-    with pytest.raises(UserError, match=r"Received: example, 2 cores; other, 2 cores. Name runs"):
-        recorded.study_of_runs(select([run_of([1.0]), other]))
-    with pytest.raises(UserError, match=r"measured on it. Received: runs of example, 2 cores, on "):
-        recorded.study_of_runs(select([run_of([1.0])]))
-
-
 def test_the_peaks_are_measured_on_the_machine_of_the_runs(monkeypatch):
     measured = []
 
     def measure(device, *, threads):
         measured.append((device, threads))
-        return peaks.Peaks(device=device, threads=threads, flops_per_second=1e11, bytes_per_second=1e10)
+        return Peaks(device=device, threads=threads, flops_per_second=1e11, bytes_per_second=1e10)
 
     monkeypatch.setattr(recorded, "measured_peaks", measure)
     monkeypatch.setattr(recorded, "this_machine", lambda: "example, 2 cores")
     other = {"model": ModelRecord(name="dense500", outputs=10, parameters=1, multiply_adds_per_image=1)}
     runs = [run_of([1.0]), run_of([1.0], seed=2, ranks=2, global_batch=128, **other)]
-    found, _ = recorded.study_of_runs(select(runs))
+    imported = run_of([1.0], seed=3, environment=NotRecorded("not in the source"))
+    found, unused = recorded.study_of_runs(select([imported, *runs]))
+    assert len(unused) == 1 and "machine are not recorded" in unused[0]
     assert measured == [("example, 2 cores", 1), ("example, 2 cores", 2)]
     assert (found.machine, found.runs, [one.threads for one in found.peaks]) == ("example, 2 cores", 2, [1, 2])
     with pytest.raises(UserError, match=r"left out of it. Received: torch with mlp alone. Name runs of two models"):
         recorded.study_of_runs(select(runs[:1]))
 
 
-def test_steps_of_nothing_but_overhead_still_say_the_least():
-    idle = replace(PLANTED, step_seconds=10.0)
-    steps = made_steps(planted=idle)
-    fit = study_of(steps, machine=MACHINE, date="2026-01-01", packages={}, peaks=list(PEAKS.values())).fits["torch"]
-    assert 0 < fit.lowest < fit.highest < 1
-
-
-def test_peaks_are_positive_and_more_threads_are_no_slower(monkeypatch):
+def test_peaks_are_positive(monkeypatch):
     monkeypatch.setattr(peaks, "_SECONDS", 0.02)
     flops, moved = peaks._measure(1)
     assert 1e8 < flops < 1e14 and 1e8 < moved < 1e13
@@ -90,19 +135,16 @@ def test_peaks_are_measured_in_a_process_with_one_thread_for_each_product():
     assert found.device == "this" and 1e9 < found.flops_per_second < 1e14
 
 
-def test_a_study_is_read_as_it_was_written(tmp_path, study):
+# Files
+
+
+def test_a_study_is_read_as_it_was_written_and_anything_else_is_refused_in_one_line(tmp_path, study):
     write_study(study, tmp_path / "folder" / "study.json")
     assert read_study(tmp_path / "folder" / "study.json") == study
-
-
-@pytest.mark.parametrize(("text", "message"), [(None, "reading the study"), ("{}", "is not a study of steps: ")])
-def test_a_file_that_is_no_study_is_one_line(tmp_path, text, message):
-    file = tmp_path / "study.json"
-    if text is not None:
-        file.write_text(text)
-    with pytest.raises(UserError, match=message) as error:
-        read_study(file)
-    assert "\n" not in str(error.value)
+    (tmp_path / "other.json").write_text("{}")
+    for name, message in (("none", r"^reading the study.*$"), ("other", r"^.* is not a study of steps: .*$")):
+        with pytest.raises(UserError, match=message):
+            read_study(tmp_path / f"{name}.json")
 
 
 def test_the_shipped_study_is_small_neutral_and_what_its_steps_give():

@@ -212,3 +212,17 @@ def test_the_page_of_runs_is_about_them(tmp_path, capsys, plots):
     places = [at_the_top.index(f'id="{name}"') for name in ("clouds-time", "clouds-cost-time", "clouds-accuracy")]
     assert places == sorted(places)
     assert "clouds-break-even" not in at_the_top and "GTX 1080" not in capsys.readouterr().out + text
+
+
+@pytest.mark.parametrize(("last", "is_shown"), [(300.0, False), (90.0, True)])
+def test_the_best_in_energy_is_that_of_less(last, is_shown):
+    """Ten runs near 100 J against nine near 90 and one more: one of 300 J makes their mean the larger one."""
+    joules = {"cte-power": [100.0, 101.0] * 5, "aws-p3-8xlarge": [90.0, 91.0, 89.0] * 3 + [last]}
+    runs = []
+    for site, of_site in joules.items():
+        for seed, power in enumerate(of_site):
+            trace = make_trace({"training": 1}, {"cpu0": {"training": power}})
+            runs += study(f"{site}-{seed}", seconds=[100.0], site=site, traces=[trace], first=seed)
+    found = find(select(runs))
+    assert ("The best in energy is aws-p3-8xlarge, " in found.answer) == is_shown
+    assert "The best in energy is cte-power" not in found.answer

@@ -5,6 +5,7 @@ import math
 
 import matplotlib.colors
 import pytest
+from analysis_builders import plot_of, study
 from builders import write_study
 
 from analysis.__main__ import main
@@ -17,8 +18,7 @@ from analysis.runs.published import (
     published_runs,
     read_published,
 )
-from analysis.runs.reading import load_runs
-from analysis.runs.table import runs_in, select
+from analysis.runs.table import select
 from common.errors import UserError
 
 SOURCES = ("article", "notebook", "thesis", "pydtnn")
@@ -31,63 +31,45 @@ def runs(tmp_path):
     return tmp_path / "runs"
 
 
-def named(name):
-    """Return a published result as a row of the table of runs."""
-    runs = select(published_runs(SOURCES)).runs
-    (found,) = runs_in(runs[runs["name"] == name])
-    return found
-
-
 # The shipped file
 
 
-def test_the_figures_of_the_documents():
+def test_the_figures_of_the_documents_and_what_they_omit():
     """Digits as printed in the sources."""
-    gpu = named("thesis-gpu1")
-    assert [getattr(gpu, f"{phase}_seconds") for phase in ("training", "validation", "test")] == [
-        6008.01,
-        566.04,
-        33.69,
-    ]
-    assert gpu.total_seconds == pytest.approx(6607.74)
+    named = {run.name: run for run in select(published_runs(SOURCES)).rows}
+    gpu = named["thesis-gpu1"]
+    seconds = (gpu.training_seconds, gpu.validation_seconds, gpu.test_seconds, gpu.total_seconds)
+    assert seconds == pytest.approx((6008.01, 566.04, 33.69, 6607.74))
     assert (gpu.accuracy, gpu.np, gpu.global_batch, gpu.image_size, gpu.device) == (0.80, 1, 128, "197x148", "gpu")
-    assert named("notebook-cpu").accuracy == 0.9826 and named("notebook-cpu").test_loss == 0.0539
-    other = named("pydtnn-mnist")
+    assert named["notebook-cpu"].accuracy == 0.9826 and named["notebook-cpu"].test_loss == 0.0539
+    other = named["pydtnn-mnist"]
     assert (other.framework, other.np, other.global_batch) == ("pydtnn", 12, 768)
     assert other.images_per_second == 32_712.78 and other.training_seconds == 18.34
     assert other.recorded_epochs == 10 and other.last_validation_accuracy == 0.9931
-    energy = named("thesis-gpu2-energy").record.energy
-    assert energy.used_devices.joules == pytest.approx(1_150_358.15, abs=0.01)
-    assert energy.seconds == 3730.5
-
-
-def test_what_the_source_omits_is_unknown():
-    run = named("notebook-gpu")
+    energy = named["thesis-gpu2-energy"].record.energy
+    assert energy.used_devices.joules == pytest.approx(1_150_358.15, abs=0.01) and energy.seconds == 3730.5
+    run = named["notebook-gpu"]
     assert math.isnan(run.training_seconds) and math.isnan(run.images_per_second)
     assert run.seed is None and run.config is None
-    assert named("thesis-validation1percent").data_set == "unknown"
+    assert named["thesis-validation1percent"].data_set == "unknown"
 
 
-def test_every_result_has_a_place_and_a_name_of_its_own():
+def test_every_result_has_a_place_and_a_name_and_a_cell_of_its_own():
+    """A published figure is a mean already: two of them have no median."""
     results = published_results(SOURCES)
     assert {result.source for result in results.values()} == {"notebook", "thesis", "pydtnn"}
     assert all(result.where and name.startswith(f"{result.source}-") for name, result in results.items())
+    assert all(not result.shown or result.n or result.accuracy for result in results.values())
     folders = [run.folder for run in published_runs(SOURCES)]
     assert len(set(folders)) == len(folders)
-    assert all(not result.shown or result.n or result.accuracy for result in results.values())
-
-
-def test_published_runs_stand_alone_in_their_cells():
-    """A published figure is a mean already: two of them have no median."""
     for cell in cells_of(select(published_runs(SOURCES)).runs):
         assert len({run.name.removesuffix("-energy") for run in cell.runs}) == 1, cell.label
-        assert cell.label.endswith("published")
-        assert cell.label.count("published") == 1
+        assert cell.label.endswith("published") and cell.label.count("published") == 1
 
 
-def test_labels_beside_measured_runs_name_only_what_differs(runs):
+def test_labels_beside_measured_runs_name_only_what_differs():
     """Settings that sources do not state are no difference."""
-    labels = [cell.label for cell in cells_of(load_runs([runs], added=published_runs(["notebook"])).runs)]
+    labels = [cell.label for cell in cells_of(select([*study(), *published_runs(["notebook"])]).runs)]
     published = "global batch 200, samples 60000/0/10000, notebook"
     assert [label.removeprefix("cnn, mnist, np 1, ") for label in labels] == [
         "local, cpu, global batch 30, samples 120/0/1000, measured",
@@ -103,24 +85,18 @@ def test_claims_that_are_no_run():
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("old", "new", "message"),
     [
-        (("accuracy = 0.9826", 'accuracy = "good"'), "holds no published results"),
-        (("n = 1", "m = 1"), "holds no published results"),
-        (('source = "notebook"', 'source = "005"'), "unknown source. Received: 005"),
-        (("[sources]", "[sources"), "not TOML"),
+        ("accuracy = 0.9826", 'accuracy = "good"', "holds no published results"),
+        ("n = 1", "m = 1", "holds no published results"),
+        ('source = "notebook"', 'source = "005"', "unknown source. Received: 005"),
+        ("[sources]", "[sources", "not TOML"),
     ],
 )
-def test_a_damaged_file_is_refused(tmp_path, change, message):
-    file = tmp_path / "published.toml"
-    file.write_text(PUBLISHED_FILE.read_text().replace(*change))
+def test_a_damaged_file_is_refused(tmp_path, old, new, message):
+    (tmp_path / "published.toml").write_text(PUBLISHED_FILE.read_text().replace(old, new))
     with pytest.raises(UserError, match=message):
-        read_published(file)
-
-
-def test_a_file_that_is_not_there(tmp_path):
-    with pytest.raises(UserError, match="cannot read published results"):
-        read_published(tmp_path / "none.toml")
+        read_published(tmp_path / "published.toml")
 
 
 # Commands
@@ -136,7 +112,7 @@ def test_every_command_takes_them(runs, tmp_path, command, capsys, plots):
         assert "published, a mean or a claim without interval: nobody can check it" in printed
 
 
-def test_tables_and_flags_say_published(runs, capsys):
+def test_tables_and_flags_say_published_where_they_are_asked_for(runs, capsys):
     assert main(["frameworks", str(runs), "--published", "thesis", "--format", "json"]) == 0
     found = json.loads(capsys.readouterr().out)
     (times,) = [table["rows"] for table in found["tables"] if table["title"].startswith("Times")]
@@ -147,43 +123,32 @@ def test_tables_and_flags_say_published(runs, capsys):
     assert any("nobody can check" in flag for flag in found["flags"])
     assert any("n = 10" in note or "mean of 10 runs" in note for note in found["notes"])
     assert not any("pydtnn" in note for note in found["notes"])
-
-
-def test_without_the_option_there_are_none(runs, capsys):
     assert main(["frameworks", str(runs)]) == 0
     assert "published" not in capsys.readouterr().out
 
 
 def test_points_of_published_figures_are_hollow(plots):
     """Those of PyDTNN, in the picture of `frameworks`."""
-    finding = find(select(published_runs(["pydtnn"]), published=["pydtnn"]))
-    plot = next(plot for plot in finding.plots if plot.name == "frameworks-time")
-    points = [line for line in plot.figure.axes[0].lines if list(line.get_xdata()) == [18.34]]
-    assert points
-    assert matplotlib.colors.to_hex(points[0].get_markerfacecolor()) == "#ffffff"
+    (ax,) = plot_of(find(select(published_runs(["pydtnn"]))), "frameworks-time").figure.axes
+    points = [line for line in ax.lines if list(line.get_xdata()) == [18.34]]
+    assert points and matplotlib.colors.to_hex(points[0].get_markerfacecolor()) == "#ffffff"
 
 
-def claims(capsys, runs, *options):
-    assert main(["clouds", str(runs), "--published", "article", "--format", "json", *options]) == 0
+def claims(capsys, runs):
+    assert main(["clouds", str(runs), "--published", "article", "--format", "json"]) == 0
     tables = json.loads(capsys.readouterr().out)["tables"]
     (rows,) = [table["rows"] for table in tables if table["title"] == "Published claims about sites"]
     return rows
 
 
-def test_a_claim_is_shown_beside_the_measured_ratio(tmp_path, capsys):
+def test_a_claim_is_shown_beside_the_measured_ratio_or_without_one(runs, tmp_path, capsys):
     """Twelve runs: 42 s on AWS against 6 s are 7 times as long, as the article says."""
-    write_study(tmp_path / "runs", name="cte", seconds=[6.0] * 6, site="cte-power")
-    write_study(tmp_path / "runs", name="aws", seconds=[42.0] * 6, site="aws-g3-4xlarge")
-    row = next(row for row in claims(capsys, tmp_path / "runs") if row["times as long, published"])
-    assert row["times as long, published"] == 7.0
-    assert row["times as long, these runs"] == pytest.approx(7.0)
+    assert [row["experiment"] for row in claims(capsys, runs)] == ["no timed runs on both"] * 2
+    for site, seconds in (("cte-power", 6.0), ("aws-g3-4xlarge", 42.0)):
+        write_study(tmp_path / "sites", name=site, seconds=[seconds] * 6, site=site)
+    (row,) = [row for row in claims(capsys, tmp_path / "sites") if row["times as long, published"]]
+    assert (row["times as long, published"], row["times as long, these runs"]) == (7.0, pytest.approx(7.0))
     assert (row["site"], row["against"]) == ("aws-g3-4xlarge", "cte-power")
-
-
-def test_a_claim_without_such_runs_is_reported(runs, capsys):
-    rows = claims(capsys, runs)
-    assert {row["experiment"] for row in rows} == {"no timed runs on both"}
-    assert len(rows) == 2
 
 
 def test_the_report_has_them(runs, tmp_path):

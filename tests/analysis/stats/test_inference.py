@@ -1,6 +1,5 @@
 """Statistics of repeated runs: against SciPy, by hand, and by how often intervals hold the truth on synthetic data."""
 
-import itertools
 import math
 
 import numpy as np
@@ -16,10 +15,9 @@ from analysis.stats.inference import (
     harmonic_mean,
     median_interval,
     olympic_mean,
-    rank_sum_counts,
     ratio,
-    signed_rank_counts,
 )
+from analysis.stats.proportions import accuracy_difference, wilson_interval
 
 TRIALS = 1500
 
@@ -28,14 +26,9 @@ def by_key(values, *, first=0):
     return dict(enumerate(np.asarray(values, float).tolist(), start=first))
 
 
-@pytest.mark.parametrize("n", [1, 2, 5])
-def test_too_few_values_have_no_interval_of_the_median(n):
-    assert median_interval(range(n)) is None and median_interval([]) is None
-
-
-@pytest.mark.parametrize(("n", "k"), [(6, 1), (8, 1), (9, 2), (12, 3), (20, 6), (50, 18)])
+@pytest.mark.parametrize(("n", "k"), [(0, 0), (1, 0), (5, 0), (6, 1), (8, 1), (9, 2), (12, 3), (20, 6), (50, 18)])
 def test_the_interval_of_the_median_is_that_of_published_tables(n, k):
-    assert median_interval(range(1, n + 1)) == Interval(k, n + 1 - k)
+    assert median_interval(range(1, n + 1)) == (Interval(k, n + 1 - k) if k else None)
 
 
 @pytest.mark.parametrize("n", [*range(2, 60), 400, 5000])
@@ -48,54 +41,27 @@ def test_the_interval_of_the_median_and_the_means_are_scipys(n):
     assert n < 3 or olympic_mean(values) == pytest.approx(stats.trim_mean(values, 1.5 / n))
 
 
-@pytest.mark.parametrize("n", [6, 7, 15, 40])
-def test_intervals_of_the_median_cover_as_they_should(n):
-    random = np.random.default_rng(n)
-    samples = random.lognormal(sigma=0.7, size=(TRIALS, n))
-    found = [interval for values in samples if (interval := median_interval(values.tolist()))]
-    assert len(found) == TRIALS
-    assert np.mean([interval.contains(1.0) for interval in found]) > 0.95 - 2 * math.sqrt(0.05 * 0.95 / TRIALS)
-
-
-def test_counts_are_those_of_all_cases():
-    signs = itertools.product((0, 1), repeat=5)
-    sums = [sum(rank * sign for rank, sign in enumerate(one, start=1)) for one in signs]
-    assert signed_rank_counts(5).tolist() == np.bincount(sums).tolist()
-    items = set(range(7))
-    u = [sum(a > b for a in ours for b in items - set(ours)) for ours in itertools.combinations(items, 3)]
-    assert rank_sum_counts(3, 4).tolist() == np.bincount(u).tolist()
-
-
-@pytest.mark.parametrize(("n", "m"), [(4, 4), (5, 5), (3, 8), (20, 20), (60, 60)])
-def test_an_unpaired_interval_leaves_out_what_scipy_refuses(n, m):
-    random = np.random.default_rng(n * m)
-    decided = 0
+@pytest.mark.parametrize(
+    ("n", "m"), [(6, None), (7, None), (20, None), (60, None), (4, 4), (5, 5), (3, 8), (20, 20), (60, 60)]
+)
+def test_p_values_are_scipys_and_an_interval_leaves_out_what_scipy_refuses(n, m):
+    """`m`: runs of the other side; None: it has the same seeds."""
+    random = np.random.default_rng(n * (m or 1))
+    exact, decided = n < 50, 0
     for _ in range(200):
-        values, base = random.normal(size=n), random.normal(loc=random.normal(), size=m)
-        effect = difference(by_key(values), by_key(base, first=n))
-        assert effect and effect.interval and effect.method == "unpaired"
-        interval = effect.interval
-        method = "exact" if n < 50 else "asymptotic"
-        p_value = stats.mannwhitneyu(values, base, method=method).pvalue
-        if abs(p_value - 0.05) > 0.003 * (n >= 50):  # beyond 50 runs both are approximations
-            assert interval.contains(0.0) == (p_value > 0.05)
-            decided += not interval.contains(0.0)
-    assert 5 < decided < 195
-
-
-@pytest.mark.parametrize("n", [6, 7, 20, 60])
-def test_a_paired_interval_leaves_out_what_scipy_refuses(n):
-    random = np.random.default_rng(n)
-    decided = 0
-    for _ in range(200):
-        differences = random.normal(loc=0.8 * random.normal(), size=n)
-        effect = difference(by_key(differences), by_key(np.zeros(n)))
-        assert effect and effect.interval and effect.method == "paired by seed"
-        interval = effect.interval
-        p_value = stats.wilcoxon(differences, method="exact" if n < 50 else "approx").pvalue
-        if abs(p_value - 0.05) > 0.003 * (n >= 50):
-            assert interval.contains(0.0) == (p_value > 0.05)
-            decided += not interval.contains(0.0)
+        if m is None:
+            values, base = random.normal(loc=0.8 * random.normal(), size=n), np.zeros(n)
+            expected = stats.wilcoxon(values, method="exact" if exact else "approx").pvalue
+        else:
+            values, base = random.normal(size=n), random.normal(loc=random.normal(), size=m)
+            expected = stats.mannwhitneyu(values, base, method="exact" if exact else "asymptotic").pvalue
+        effect = difference(by_key(values), by_key(base, first=n if m else 0))
+        assert effect and effect.interval and effect.method == ("unpaired" if m else "paired by seed")
+        if exact or expected > 0.01:
+            assert effect.p_value == pytest.approx(expected, rel=1e-9 if exact else 0.05)
+        if exact or abs(expected - 0.05) > 0.003:  # beyond 50 runs both are approximations
+            assert effect.interval.contains(0.0) == (expected > 0.05)
+            decided += not effect.interval.contains(0.0)
     assert 5 < decided < 195
 
 
@@ -132,6 +98,10 @@ def test_by_hand():
     assert lengths is not None and (lengths.estimate, lengths.interval, lengths.p_value) == (1.0, None, None)
     assert harmonic_mean([40.0, 60.0]) == pytest.approx(48.0)
     assert olympic_mean([1.0, 2.0, 4.0, 100.0]) == 3.0
+    # Runs of one seed have their folders as keys, and pair with themselves only.
+    values = {1: 2.0, 2: 3.0, "runs/a": 2.5, "runs/b": 2.4}
+    same = ratio(values, values)
+    assert same is not None and same.estimate == pytest.approx(1.0)
 
 
 def test_what_is_unknown_is_none():
@@ -179,30 +149,41 @@ def test_sameness_errs_in_one_of_twenty_at_the_margin():
 )
 def test_an_interval_excludes_0_where_p_is_small_also_with_ties(n, m, paired, steps, seed):
     draw = np.random.default_rng(seed)
-    values = dict(enumerate(draw.integers(0, steps, n) + draw.integers(0, steps // 2 + 1)))
-    base = {
-        key if paired else f"b{key}": value for key, value in enumerate(draw.integers(0, steps, n if paired else m))
-    }
+    values = by_key(draw.integers(0, steps, n) + draw.integers(0, steps // 2 + 1))
+    base = by_key(draw.integers(0, steps, n if paired else m), first=0 if paired else n)
     found = difference(values, base)
     assert found is not None and found.interval is not None and found.p_value is not None
     assert found.interval.contains(0.0) == (found.p_value > 0.05)
 
 
-@pytest.mark.parametrize("n", [6, 12, 60])
-def test_p_values_without_ties_are_scipys(n):
-    draw = np.random.default_rng(n)
-    values, base = dict(enumerate(draw.normal(0.6, size=n))), dict(enumerate(draw.normal(size=n)))
-    paired, apart = difference(values, base), difference(values, {f"b{key}": one for key, one in base.items()})
-    differences = np.array([values[key] - base[key] for key in values])
-    exact = n <= 50
-    wilcoxon = stats.wilcoxon(differences, method="exact" if exact else "approx").pvalue
-    u_test = stats.mannwhitneyu(list(values.values()), list(base.values()), method="exact" if exact else "asymptotic")
-    assert paired.p_value == pytest.approx(wilcoxon, rel=1e-9 if exact else 0.05)
-    assert apart.p_value == pytest.approx(u_test.pvalue, rel=1e-9 if exact else 0.05)
+# Proportions: accuracies
 
 
-def test_seeds_that_several_runs_have_stand_beside_those_of_one():
-    """The keys of the first are folders: such runs pair with themselves only."""
-    values = {1: 2.0, 2: 3.0, "runs/a": 2.5, "runs/b": 2.4}
-    found = ratio(values, values)
-    assert found is not None and found.estimate == pytest.approx(1.0)
+def interval(first, second, *, samples):
+    found = accuracy_difference(first, second, samples=samples)
+    return found.low, found.high
+
+
+def test_intervals_of_newcombes_paper_and_by_hand():
+    assert interval(0.3, 0.9, samples=10) == pytest.approx((0.1705, 0.8090), abs=5e-5)  # its 9/10 - 3/10
+    assert interval(2 / 7, 6 / 7, samples=7) == pytest.approx((0.0582, 0.8062), abs=5e-5)  # its 6/7 - 2/7
+    # Wilson's interval of 10/10 is 1 / (1 + z² / 10) to 1, of 0/10 the mirror image: 1 - sqrt(2) (1 - 0.7225).
+    assert interval(0.0, 1.0, samples=10) == pytest.approx((0.6075, 1.0), abs=5e-5)
+    # For many images it is Wald's: 1.96 x sqrt(2 x 0.9 x 0.1 / 10000) = 0.00832.
+    assert interval(0.9, 0.9, samples=10_000) == pytest.approx((-0.00832, 0.00832), abs=1e-5)
+
+
+@given(st.integers(1, 10_000), st.floats(0, 1), st.floats(0, 1))
+def test_an_interval_contains_its_difference_and_is_antisymmetric(samples, first, second):
+    first, second = round(first * samples) / samples, round(second * samples) / samples
+    low, high = interval(first, second, samples=samples)
+    assert -1 - 1e-9 <= low <= second - first + 1e-9 and second - first - 1e-9 <= high <= 1 + 1e-9
+    assert interval(second, first, samples=samples) == pytest.approx((-high, -low), abs=1e-9)
+
+
+@given(st.integers(1, 20_000), st.floats(0, 1))
+def test_wilsons_interval_is_scipys(samples, share):
+    successes = round(share * samples)
+    expected = stats.binomtest(successes, samples).proportion_ci(0.95, method="wilson")
+    found = wilson_interval(successes, samples)
+    assert (found.low, found.high) == pytest.approx((expected.low, expected.high), abs=1e-12)

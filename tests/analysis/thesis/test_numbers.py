@@ -8,7 +8,7 @@ from statistics import fmean
 
 import pytest
 from analysis_builders import rows_of
-from made_thesis import ORIGINALS, make_thesis_of_numbers, read_numbers
+from made_thesis import ORIGINALS, make_thesis, read_numbers
 
 from analysis.__main__ import main
 from analysis.questions.energy.command import find as find_energy
@@ -22,17 +22,17 @@ from common.measurement.energy import energy_delay, normalized
 from common.run_folder.power_file import POWER_FILE, read_power
 from common.run_folder.records import read_run
 
-pytestmark = pytest.mark.ci
+RAW = (pytest.mark.ci, pytest.mark.originals)
 NUMBERS = read_numbers()
 LABELS = {name: label for name, label in ENVIRONMENTS.items() if name != "gpu2-batch64"}  # those with energies
 BASE = "np 1, gpu, controller none, gpu1, imported"  # of energies
 
 
-@pytest.fixture(scope="module", params=["made", pytest.param("raw", marks=pytest.mark.originals)])
+@pytest.fixture(scope="module", params=["made", pytest.param("raw", marks=RAW)])
 def folder(request, tmp_path_factory):
     """All runs of the thesis, imported once."""
     runs = tmp_path_factory.mktemp("thesis")
-    files = ORIGINALS if request.param == "raw" else make_thesis_of_numbers(runs / "files")
+    files = ORIGINALS if request.param == "raw" else make_thesis(runs / "files", numbers="full")
     assert main(["import-thesis", str(files), "--folder", str(runs / "runs")]) == 0
     return runs / "runs"
 
@@ -40,16 +40,6 @@ def folder(request, tmp_path_factory):
 @pytest.fixture(scope="module")
 def thesis(folder):
     return load_runs([folder])
-
-
-@pytest.fixture(scope="module")
-def compared(thesis):
-    return find(thesis)
-
-
-@pytest.fixture(scope="module")
-def energy(thesis):
-    return find_energy(thesis, base=BASE)
 
 
 def number(of, what, *, rel=1e-9):
@@ -60,7 +50,8 @@ def energies(folder, pattern):
     return [read_run(run).record.energy for run in sorted(folder.glob(pattern))]
 
 
-def test_every_number_follows_and_every_difference_has_its_reason(compared):
+def test_every_number_follows_and_every_difference_has_its_reason(thesis):
+    compared = find(thesis)
     rows = [row for table in compared.tables for row in rows_of(table)]
     found = {(row["of"], row["what"]): row for row in rows if "what" in row}
     assert found.keys() == NUMBERS.keys()
@@ -91,19 +82,14 @@ def test_the_products_printed_in_the_thesis_are_those_of_its_published_sums(fold
             assert value == pytest.approx(digits, abs=0.5 * 10 ** -len(str(digits).partition(".")[2])), (name, part)
 
 
-def test_the_energy_command_gives_the_same_energies_and_products(energy):
+def test_the_energy_command_gives_the_same_energies_and_products_and_draws_two_epochs_enlarged(thesis):
+    found = find_energy(thesis, base=BASE)
     words = {"cpu": ("np 1", ", cpu"), "gpu1": ("np 1", "gpu", "none"), "gpu1-wrapped": ("np 1", "gpu", "ddp"),
              "gpu2": ("np 2",)}  # fmt: skip
-
-    def rows_of_environment(name, published=False):
-        return [
-            row
-            for row in rows_of(energy, 0) + rows_of(energy, 1)
-            if all(word in row["cell"] for word in words[name]) and ("published" in row["cell"]) == published
-        ]
-
+    every = rows_of(found, 0) + rows_of(found, 1)
     for name, label in LABELS.items():
-        joules, products = rows_of_environment(name)
+        rows = [row for row in every if all(word in row["cell"] for word in words[name])]
+        joules, products = (row for row in rows if "published" not in row["cell"])
         assert (joules["n"], joules["seconds"]) == (1 if name == "cpu" else 3, number(label, "metered runs, s"))
         assert joules["J, used devices"] == number(label, "used devices, J")
         assert joules["J, all devices"] == number(label, "with idle devices, J")
@@ -111,19 +97,17 @@ def test_the_energy_command_gives_the_same_energies_and_products(energy):
         # Of runs, where the thesis has those of mean time and mean energy.
         assert products["EDP / base, used"] == number(label, "EDP / that of 1 GPU", rel=1e-5)
         assert products["EDP / base, all"] == number(label, "EDP with idle devices / that of 1 GPU", rel=1e-5)
-    *_, published = rows_of_environment("gpu2", published=True)
+    published = rows[-1]
     # 0.5565 with the published seconds of both; here the base's seconds are those of its traces.
+    assert "published" in published["cell"]
     assert published["EDP / base, used"] == pytest.approx(0.5565 * 6599 / 6594.0, rel=1e-4)
-    assert "np 2, imported, 0.9845 and 0.5542 times the base" in energy.answer
-
-
-def test_power_is_drawn_with_two_epochs_enlarged(energy):
-    plots = [plot for plot in energy.plots if plot.name.startswith("energy-power")]
+    assert "np 2, imported, 0.9845 and 0.5542 times the base" in found.answer
+    plots = [plot for plot in found.plots if plot.name.startswith("energy-power")]
     assert len(plots) == 3  # the CPU's trace is lost
     assert all(len(plot.figure.axes) == 2 for plot in plots)
     start, end = plots[0].figure.axes[1].get_xlim()
     assert end - start == pytest.approx(2.1 * 6574.05 / 100, rel=0.05)  # training and validation of an epoch on 1 GPU
-    assert any("its source does not separate training, validation and test" in note for note in energy.notes)
+    assert any("its source does not separate training, validation and test" in note for note in found.notes)
 
 
 def test_scaling_gives_the_same_speedups_over_one_gpu_and_over_the_cpu(thesis):
@@ -157,23 +141,10 @@ def test_hyperparameters_gives_the_same_study_of_resolution_batch_and_validation
         assert row["total, s"] == number(of, "total, s")
 
 
-def test_epochs_add_up_to_totals_and_samples_of_power_to_energies(folder):
-    for name in ("gpu1-r1", "gpu2-batch64-r5", "hybrid-r1"):
-        run = read_run(folder / name)
-        assert len(run.epochs) == run.record.totals.epochs == 100
-        training = sum(epoch.training_seconds for epoch in run.epochs)
-        assert run.record.totals.training_seconds == pytest.approx(training, rel=1e-12)
-    (trace,), (record,) = read_power(folder / "gpu2-energy2" / POWER_FILE), energies(folder, "gpu2-energy2")
-    counted = [phase == "training" for phase in trace.phases]
-    assert record.seconds == 0.5 * (sum(counted) - 1)
-    for device in record.devices:
-        assert trace.series[device.name].joules[counted].sum() == pytest.approx(device.joules, rel=1e-12)
-    assert not (folder / "cpu-energy1" / POWER_FILE).exists()
-
-
 # What only the raw files have
 
 
+@pytest.mark.ci
 @pytest.mark.originals
 @pytest.mark.parametrize("folder", ["raw"], indirect=True)
 class TestRawFiles:

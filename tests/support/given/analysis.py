@@ -2,15 +2,17 @@
 
 import json
 from dataclasses import asdict
+from pathlib import Path
 
 from analysis_builders import made_search, made_trial, write_machines, write_searched
 from builders import make_environment, make_trace, make_world, write_finished_run, write_study
 from made_thesis import make_thesis
 
 from common.checks.bench_record import BenchRecord
-from common.checks.parity_record import ParityRecord, ParitySettings
 from common.measurement.step_profile import PARTS, LayerSeconds, StepProfile
-from common.run_folder.records import RUN_FILE, now
+from common.run_folder.records import RUN_FILE
+
+TESTS = Path(__file__).resolve().parents[2]
 
 
 def written(name, content):
@@ -27,15 +29,16 @@ a_file = written("file", "")
 a_page = written("page.html", "mine")
 a_recipe = written("best.toml", "mine")
 a_table = written("runs.csv", "mine")
-half_parity = written("parity.json", "{")
-list_parity = written("parity.json", "[]")
-binary_parity = written("parity.json", b"\xff\xfe")
+a_parity_record = written("parity.json", (TESTS / "analysis" / "parity.json").read_text())
 empty_verify = written("verify.json", "{}")
 binary_verify = written("verify.json", b"\xff")
 empty_bench = written("bench.json", "{}")
 binary_bench = written("bench.json", b"\xff")
 empty_status = written("status.json", "{}")
 imported = written("imported/gpu2-r1/run.json", "mine")
+nested_record = written("run/run.json", "[" * 100_000)
+nested_epochs = written("run/epochs.jsonl", "[" * 100_000)
+many_digits = written("run/run.json", '{"schema_version": 1' + "0" * 5000 + "}")
 
 
 def newer_bench(folder):
@@ -44,25 +47,6 @@ def newer_bench(folder):
         threads_per_rank=1, load_average_before=(0.1, 0.1, 0.1), starts=[],
     )  # fmt: skip
     (folder / "bench.json").write_text(json.dumps(asdict(record)))
-
-
-def newer_parity(folder):
-    _write_parity(folder, schema_version=99)
-
-
-def parity_of_more(folder):
-    _write_parity(folder, more=1)
-
-
-def _write_parity(folder, **changes):
-    settings = ParitySettings(
-        models=[], optimizers=[], np=[], updates=2, exchanged_updates=2, controller="mpi", dataset="mnist", epochs=0
-    )
-    record = ParityRecord(
-        schema_version=1, started_at=now(), ended_at=now(), settings=settings, environment=make_environment(),
-        comparisons=[], curves=[],
-    )  # fmt: skip
-    (folder / "parity.json").write_text(json.dumps(asdict(record) | changes))
 
 
 def an_empty_folder(folder):
@@ -88,6 +72,15 @@ def other_settings(folder):
 def three_runs(folder):
     for name in ("first", "second", "third"):
         write_finished_run(folder / name)
+
+
+def a_run(folder):
+    write_finished_run(folder / "run")
+
+
+def nested_site(folder):
+    file = folder / "run" / RUN_FILE
+    file.write_text(file.read_text().replace('"site": "local"', '"site": ' + '{"a":' * 500 + "1" + "}" * 500))
 
 
 def a_broken_run(folder):
