@@ -12,15 +12,14 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
 import psutil
 import pytest
+from waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 SSH_PORT = 2222
@@ -150,47 +149,52 @@ def several_hosts(folder, *, names, link=None):
     addresses = {name: f"10.77.0.{number}" for number, name in enumerate(names, start=1)}
     identity = _write_ssh_files(folder, addresses)
     with ExitStack() as stack:
-        held = {}
-        for name in names:
-            words = [_HOST, name, str(folder), INTERFACE, _program("sshd")]
-            held[name] = stack.enter_context(_held(name, words, log=folder / f"{name}.log"))
-        processes = {name: host.number for name, host in held.items()}
+
+        def start(command, name):
+            return stack.enter_context(_started(command, log=folder / f"{name}.log"))
+
+        holders = {
+            name: start(_in_namespaces(_HOST, name, folder, INTERFACE, _program("sshd")), name) for name in names
+        }
+        processes = {name: _first_inside(holder) for name, holder in holders.items()}
         if link is None:
-            switch = stack.enter_context(_held("switch", [_SWITCH], log=folder / "switch.log"))
+            switch = _first_inside(start(_in_namespaces(_SWITCH), "switch"))
             for name, process in processes.items():
-                _plug_in(process, switch.number, port=f"to-{name}")
+                _plug_in(process, switch, port=f"to-{name}")
         else:
-            stack.enter_context(_slow_switch(processes, addresses, link=link, log=folder / "switch.log"))
-        for name, host in held.items():
-            host.orders.write(f"{addresses[name]}\n")
-            host.orders.flush()
+            ends = [f"{process}={addresses[name]}" for name, process in processes.items()]
+            delay = link.latency_seconds + _BURST_BYTES / link.bytes_per_second
+            start([sys.executable, SLOW_SWITCH, str(delay), INTERFACE, *ends], "switch")
+        for name, holder in holders.items():
+            holder.stdin.write(f"{addresses[name]}\n")
+            holder.stdin.flush()
         for name, process in processes.items():
-            _wait_for_line(folder / f"{name}.log", "Server listening on")
+            log = folder / f"{name}.log"
+            wait_until(lambda log=log: "Server listening on" in log.read_text(), shown=log.read_text)
             if link is not None:
                 _slow_down(process, link)
         yield Hosts(processes, addresses, str(identity))
 
 
-@dataclass(frozen=True)
-class _Holder:
-    """A process that holds namespaces: its number, and what it reads."""
+def _in_namespaces(script, *words):
+    """Return the command that runs a shell script as first process of new namespaces, which end with it."""
+    unshared = ["--net", "--uts", "--mount", "--mount-proc", "--pid", "--fork", "--kill-child"]
+    return [_program("unshare"), *unshared, "sh", "-c", script, "host", *words]
 
-    number: int
-    orders: IO[str]
+
+def _first_inside(holder):
+    """Return the number of the first process in the namespaces that a process has made."""
+    (first,) = psutil.Process(holder.pid).children()
+    return first.pid
 
 
 @contextmanager
-def _held(name, words, *, log):
-    """Start a shell script as first process of new namespaces; kill them afterwards, with all processes in them."""
-    unshared = ["--net", "--uts", "--mount", "--mount-proc", "--pid", "--fork", "--kill-child"]
-    command = [
-        *(_program("setpriv"), "--pdeathsig", "KILL"),
-        *(_program("unshare"), *unshared, "sh", "-c", words[0], f"host {name}", *words[1:]),
-    ]
+def _started(command, *, log):
+    """Start a program, wait until it says that it is ready, and kill it afterwards."""
     with (
         log.open("w") as errors,
         subprocess.Popen(
-            command,
+            [_program("setpriv"), "--pdeathsig", "KILL", *command],
             env={**os.environ, "PATH": _PATH},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -199,32 +203,8 @@ def _held(name, words, *, log):
         ) as process,
     ):
         try:
-            if process.stdout.readline() != "ready\n":
-                raise RuntimeError(f"the host {name} did not start: {log.read_text()}")
-            (first,) = psutil.Process(process.pid).children()
-            yield _Holder(first.pid, process.stdin)
-        finally:
-            process.kill()
-
-
-@contextmanager
-def _slow_switch(processes, addresses, *, link, log):
-    """Join hosts by `slow_switch.py`, which ends with this."""
-    ends = [f"{process}={addresses[name]}" for name, process in processes.items()]
-    words = [str(link.latency_seconds + _BURST_BYTES / link.bytes_per_second), INTERFACE, *ends]
-    with (
-        log.open("w") as errors,
-        subprocess.Popen(
-            [_program("setpriv"), "--pdeathsig", "KILL", sys.executable, str(SLOW_SWITCH), *words],
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            text=True,
-        ) as process,
-    ):
-        try:
-            if process.stdout.readline() != "ready\n":
-                raise RuntimeError(f"the switch did not start: {log.read_text()}")
-            yield
+            assert process.stdout.readline() == "ready\n", log.read_text()
+            yield process
         finally:
             process.kill()
 
@@ -273,14 +253,6 @@ def _write_ssh_files(folder, addresses):
         "PermitRootLogin prohibit-password\nPasswordAuthentication no\nStrictModes no\nUsePAM no\nPidFile none\n"
     )
     return folder / "identity"
-
-
-def _wait_for_line(log, words):
-    end = time.monotonic() + PATIENCE_SECONDS
-    while words not in log.read_text():
-        if time.monotonic() > end:
-            raise RuntimeError(f"no sshd: {log.read_text()}")
-        time.sleep(0.02)
 
 
 def _program(name):
