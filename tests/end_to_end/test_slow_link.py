@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from slow_link import AS_ROOT, NAMES, RING, fit_of_exchange, fit_of_sums, fit_of_training, start_on, trained
+from slow_link import AS_ROOT, NAMES, RING, fit_of_sums, start_on
 from two_hosts import Link, several_hosts
 
 pytestmark = pytest.mark.cluster
@@ -28,14 +28,3 @@ def test_the_model_finds_the_link_of_a_bare_ring(tmp_path):
             if found == (WITHIN, WITHIN):
                 break
     assert found == (WITHIN, WITHIN)
-
-
-@pytest.mark.long
-def test_the_model_finds_the_bandwidth_of_the_exchange_in_training(tmp_path):
-    link = Link(bytes_per_second=1.25e6, latency_seconds=0.02)
-    runs = trained(tmp_path, link=link)
-    bandwidth, latency = fit_of_exchange(runs, link=link)
-    assert bandwidth == WITHIN
-    assert 0.7 < latency < 1.7  # ranks begin up to a latency apart
-    found, _ = fit_of_training(runs, link=link)
-    assert found < bandwidth  # that the ranks agree, before each exchange, passes for bytes

