@@ -34,6 +34,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
+from waiting import wait_until
 
 NODES = ("n1", "n2")
 CPUS = 4  # of a node, more than there may be: jobs that wait need none
@@ -225,14 +226,14 @@ def _running(slurm):
 
 
 def _wait_for_nodes(slurm, process, log):
-    deadline = time.monotonic() + WAIT_SECONDS
-    states = []
-    while states != ["idle"] * len(NODES):
-        assert process.poll() is None and time.monotonic() < deadline, log.read_text(errors="replace")
-        time.sleep(POLL_SECONDS)
-        shown = ["sinfo", "--noheader", "--Node", "--format=%t"]
-        shown = subprocess.run(shown, env=slurm.environment, capture_output=True, text=True, timeout=WAIT_SECONDS)
-        states = shown.stdout.split()
+    shown = ["sinfo", "--noheader", "--Node", "--format=%t"]
+
+    def are_idle():
+        assert process.poll() is None, log.read_text(errors="replace")
+        done = subprocess.run(shown, env=slurm.environment, capture_output=True, text=True, timeout=WAIT_SECONDS)
+        return done.stdout.split() == ["idle"] * len(NODES)
+
+    wait_until(are_idle, within_seconds=WAIT_SECONDS, shown=lambda: log.read_text(errors="replace"))
 
 
 if __name__ == "__main__":

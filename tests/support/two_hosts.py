@@ -37,7 +37,7 @@ _TCP_SETTINGS = {
     "tcp_wmem": "4096 4194304 16777216",
     "tcp_rmem": "4096 4194304 16777216",
 }
-_PATH = f"{os.environ['PATH']}:/usr/sbin:/sbin"
+PATH = f"{os.environ['PATH']}:/usr/sbin:/sbin"
 
 # What a host does first, from inside; then it waits for its cable, which is plugged in from outside.
 _HOST = """
@@ -97,11 +97,11 @@ class Hosts:
     def command(self, host, command):
         """Return the command that runs another one on a host, in the repository's folder."""
         namespaces = ["--net", "--uts", "--mount", "--pid"]
-        return [_program("nsenter"), "--target", str(self.processes[host]), *namespaces, f"--wdns={ROOT}", *command]
+        return [program("nsenter"), "--target", str(self.processes[host]), *namespaces, f"--wdns={ROOT}", *command]
 
     def run(self, host, command, *, environment=None):
         """Run a program of the repository's Python on a host and return what it printed."""
-        path = f"{Path(sys.executable).parent}:{_PATH}"
+        path = f"{Path(sys.executable).parent}:{PATH}"
         variables = {**os.environ, "PATH": path, "TF_CPP_MIN_LOG_LEVEL": "3", **(environment or {})}
         return subprocess.run(
             self.command(host, command),
@@ -126,12 +126,11 @@ class Hosts:
 
 def require_namespaces():
     """Skip the test where hosts cannot be made, with the reason."""
-    missing = [name for name in _PROGRAMS if shutil.which(name, path=_PATH) is None]
-    if missing:
+    if missing := [name for name in _PROGRAMS if shutil.which(name, path=PATH) is None]:
         pytest.skip(f"hosts need {', '.join(missing)}")
     if os.geteuid() != 0:
         pytest.skip("hosts of namespaces need root")
-    tried = subprocess.run([_program("unshare"), "--net", "--uts", "--mount", "--pid", "--fork", "true"])
+    tried = subprocess.run([program("unshare"), "--net", "--uts", "--mount", "--pid", "--fork", "true"])
     if tried.returncode:
         pytest.skip("namespaces cannot be made here")
 
@@ -151,14 +150,12 @@ def several_hosts(folder, *, names, link=None):
     with ExitStack() as stack:
 
         def start(command, name):
-            return stack.enter_context(_started(command, log=folder / f"{name}.log"))
+            return stack.enter_context(started(command, log=folder / f"{name}.log"))
 
-        holders = {
-            name: start(_in_namespaces(_HOST, name, folder, INTERFACE, _program("sshd")), name) for name in names
-        }
-        processes = {name: _first_inside(holder) for name, holder in holders.items()}
+        holders = {name: start(_in_namespaces(_HOST, name, folder, INTERFACE, program("sshd")), name) for name in names}
+        processes = {name: first_inside(holder) for name, holder in holders.items()}
         if link is None:
-            switch = _first_inside(start(_in_namespaces(_SWITCH), "switch"))
+            switch = first_inside(start(_in_namespaces(_SWITCH), "switch"))
             for name, process in processes.items():
                 _plug_in(process, switch, port=f"to-{name}")
         else:
@@ -179,23 +176,23 @@ def several_hosts(folder, *, names, link=None):
 def _in_namespaces(script, *words):
     """Return the command that runs a shell script as first process of new namespaces, which end with it."""
     unshared = ["--net", "--uts", "--mount", "--mount-proc", "--pid", "--fork", "--kill-child"]
-    return [_program("unshare"), *unshared, "sh", "-c", script, "host", *words]
+    return [program("unshare"), *unshared, "sh", "-c", script, "host", *words]
 
 
-def _first_inside(holder):
+def first_inside(holder):
     """Return the number of the first process in the namespaces that a process has made."""
     (first,) = psutil.Process(holder.pid).children()
     return first.pid
 
 
 @contextmanager
-def _started(command, *, log):
+def started(command, *, log):
     """Start a program, wait until it says that it is ready, and kill it afterwards."""
     with (
         log.open("w") as errors,
         subprocess.Popen(
-            [_program("setpriv"), "--pdeathsig", "KILL", *command],
-            env={**os.environ, "PATH": _PATH},
+            [program("setpriv"), "--pdeathsig", "KILL", *command],
+            env={**os.environ, "PATH": PATH},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=errors,
@@ -234,14 +231,14 @@ def _plug_in(host, switch, *, port):
 
 def _run_inside(host, command):
     """Run a program of this machine in the network of a host."""
-    before = [_program("nsenter"), "--target", str(host), "--net"]
-    subprocess.run([*before, _program(command[0]), *command[1:]], check=True)
+    before = [program("nsenter"), "--target", str(host), "--net"]
+    subprocess.run([*before, program(command[0]), *command[1:]], check=True)
 
 
 def _write_ssh_files(folder, addresses):
     """Write what ssh and sshd read on every host; return the path of the key that opens all of them."""
     for key in ("host_key", "identity"):
-        subprocess.run([_program("ssh-keygen"), "-q", "-t", "ed25519", "-N", "", "-f", str(folder / key)], check=True)
+        subprocess.run([program("ssh-keygen"), "-q", "-t", "ed25519", "-N", "", "-f", str(folder / key)], check=True)
     lines = ["127.0.0.1 localhost", *(f"{address} {name}" for name, address in addresses.items())]
     (folder / "hosts").write_text("\n".join(lines) + "\n")
     (folder / "shadow").write_text("root:*:19000:0:99999:7:::\n")  # sshd refuses an account that is locked
@@ -255,7 +252,7 @@ def _write_ssh_files(folder, addresses):
     return folder / "identity"
 
 
-def _program(name):
-    found = shutil.which(name, path=_PATH)
+def program(name):
+    found = shutil.which(name, path=PATH)
     assert found, f"require_namespaces() has looked for {name}"
     return found
