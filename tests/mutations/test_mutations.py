@@ -78,20 +78,17 @@ def test_a_break_that_no_test_finds_is_named_and_tried_again_and_the_others_are_
 
 
 @pytest.mark.ci
-@pytest.mark.parametrize(
-    ("wrong_row", "message"),
-    [
-        (row("return 4 * value", ""), "the line 0 times, not once"),
-        (row("return None", ""), "the line 2 times, not once"),
-        (row("return 2 * value", "return 2 *"), "not with a test that fails"),
-        (row("return 2 * value", "return 3 * value", test="test_none"), "do not pass unbroken"),
-        (row("return 2 * value", "return 3 * value", tier="ci"), "do not pass unbroken"),
-    ],
-    ids=["missing", "twice", "syntax", "no such test", "another tier"],
-)
-def test_a_row_that_does_not_fit_is_an_error(tree, wrong_row, message):
-    (wrong,) = run(tree, wrong_row)
-    assert message in wrong
+def test_a_row_that_does_not_fit_is_an_error(tree):
+    missing, twice = run(tree, row("return 4 * value", ""), row("return None", ""))
+    assert "the line 0 times, not once" in missing and "the line 2 times, not once" in twice
+    rows = {
+        "not with a test that fails": row("return 2 * value", "return 2 *"),
+        "do not pass unbroken": row("return 2 * value", "return 3 * value", test="test_none"),
+        "(exit code 5)": row("return 2 * value", "return 3 * value", tier="ci"),  # of another tier
+    }
+    for message, wrong_row in rows.items():
+        (wrong,) = run(tree, wrong_row)
+        assert message in wrong
 
 
 @pytest.mark.ci

@@ -127,10 +127,11 @@ def judge(received, expected, alone=None, *, ranks=None, least=-1.0, most=TOLERA
     is_last = hvd.rank() == ranks[-1] and len(ranks) > 1
     reference = expected() if hvd.rank() == ranks[0] else alone() if is_last and alone else None
     of_ranks = hvd.allgather_object((received, reference))
-    assert all(np.array_equal(of_ranks[rank][0], received) for rank in ranks)
+    assert all(np.array_equal(of_ranks[rank][0], received) for rank in ranks), "ranks differ"
     (_, expected), (_, alone) = of_ranks[ranks[0]], of_ranks[ranks[-1]]
-    assert least < relative_difference(received, expected) < most
-    assert len(ranks) == 1 or alone is None or relative_difference(alone, expected) > 1e-5
+    difference = relative_difference(received, expected)
+    assert least < difference < most, difference
+    assert len(ranks) == 1 or alone is None or relative_difference(alone, expected) > 1e-5, "one rank alone is the same"
 
 
 def compare(make, *ways, edit=list, part=slice(None), process_set=everyone, least=-1.0, most=TOLERANCE, **how):
@@ -142,20 +143,17 @@ def compare(make, *ways, edit=list, part=slice(None), process_set=everyone, leas
         how: see `train`.
     """
     ranks, calls = partners(process_set), []
-    plain = how | {"graph": False}
+
+    def plain(ranks):
+        return train(make(), lambda s, v: edit(mean_of(ranks)(s, v)), **how | {"graph": False})[part]
+
+    expected, alone = functools.cache(lambda: plain(ranks)), functools.cache(lambda: plain([hvd.rank()]))
     for options in ways or ({},):
         with counted_calls() as counts:
             optimizer = DistributedOptimizer(make(), process_set=process_set, **options)
             received = train(optimizer, lambda s, v: edit(own(s, v)), **how)[part]
         calls.append(counts)
-        judge(
-            received,
-            lambda: train(make(), lambda s, v: edit(mean_of(ranks)(s, v)), **plain)[part],
-            lambda: train(make(), lambda s, v: edit(mean_of([hvd.rank()])(s, v)), **plain)[part],
-            ranks=ranks,
-            least=least,
-            most=most,
-        )
+        judge(received, expected, alone, ranks=ranks, least=least, most=most)
     return calls
 
 
