@@ -32,6 +32,18 @@ def test_two_ranks_over_mpi(check, tmp_path):
     do_on_ranks("mpirun2", check, tmp_path)
 
 
+def test_saved_models_load_without_horovod(tmp_path):
+    do_on_ranks("mpirun2", "save_models", tmp_path)
+    command = [sys.executable, str(TESTS / "load_without_horovod_worker.py"), str(tmp_path)]
+    output = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=120, check=False)
+    assert output.returncode == 0, output.stderr[-6000:]
+    assert output.stdout.splitlines() == [
+        "keras_adam Adam keras.src.optimizers.adam 1 2",
+        "loss_scale LossScaleOptimizer keras.src.optimizers.loss_scale_optimizer 1 2",
+        "our_adam Adam keras_impl.update_rules 1 2",
+    ]
+
+
 @pytest.mark.parametrize("check", OVER_GLOO)
 def test_two_ranks_over_gloo(check, tmp_path):
     do_on_ranks("gloo2", check, tmp_path)
@@ -49,18 +61,6 @@ def test_four_ranks(function, tmp_path):
 
 def test_one_process(tmp_path):
     do_on_ranks("none", "one_process", tmp_path)
-
-
-def test_saved_models_load_without_horovod(tmp_path):
-    do_on_ranks("mpirun2", "save_models", tmp_path)
-    command = [sys.executable, str(TESTS / "load_without_horovod_worker.py"), str(tmp_path)]
-    output = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=120, check=False)
-    assert output.returncode == 0, output.stderr[-6000:]
-    assert output.stdout.splitlines() == [
-        "keras_adam Adam keras.src.optimizers.adam 1 2",
-        "loss_scale LossScaleOptimizer keras.src.optimizers.loss_scale_optimizer 1 2",
-        "our_adam Adam keras_impl.update_rules 1 2",
-    ]
 
 
 def test_it_can_be_lifted_into_another_project():
