@@ -169,11 +169,9 @@ def main(arguments=None):
     """Read the command line, try the rows, print what is wrong; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("word", nargs="?", default="", help="only rows whose file or lines hold it")
-    parser.add_argument("--list", type=Path, default=LIST)
-    parser.add_argument("--root", type=Path, default=ROOT)
     options = parser.parse_args(arguments)
-    rows = [row for row in read_rows(options.list) if options.word in f"{row['file']} {row['old']} {row['new']}"]
-    wrong = run(rows, root=options.root, results=options.root / "build" / "mutations.json")
+    rows = [row for row in read_rows(LIST) if options.word in f"{row['file']} {row['old']} {row['new']}"]
+    wrong = run(rows, root=ROOT, results=ROOT / "build" / "mutations.json")
     print("\n".join(wrong) or f"all {len(rows)} breaks are found")
     return 1 if wrong else 0
 

@@ -4,8 +4,6 @@
         job = slurm.command("sbatch", "--parsable", "job.sh").strip()
         slurm.wait_for(job, "COMPLETED")
 
-`python tests/support/real_slurm.py COMMAND` runs a command that finds this Slurm, such as `bash`.
-
 Everything runs in one process namespace of its own, so that whatever ends the tests (SIGKILL too) ends munged,
 slurmctld, both slurmd and all jobs. Each node has a host name of its own and, as MPI names its shared memory by host
 and job, a /dev/shm of its own. The clock, the file system, the network and the cores are those of the machine.
@@ -26,7 +24,6 @@ import random
 import shutil
 import socket
 import subprocess
-import sys
 import tempfile
 import time
 from contextlib import contextmanager, suppress
@@ -234,9 +231,3 @@ def _wait_for_nodes(slurm, process, log):
         return done.stdout.split() == ["idle"] * len(NODES)
 
     wait_until(are_idle, within_seconds=WAIT_SECONDS, shown=lambda: log.read_text(errors="replace"))
-
-
-if __name__ == "__main__":
-    with real_slurm() as cluster:
-        code = subprocess.run(sys.argv[1:], env=cluster.environment).returncode
-    sys.exit(code)
