@@ -4,7 +4,6 @@ import io
 import json
 import os
 import subprocess
-import tarfile
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from typing import Any
 
 import pytest
 from fuzzing import one_line, try_damaged
+from readers import tar_of
 from sites_and_jobs import job_record
 
 from common.errors import UserError
@@ -56,15 +56,6 @@ def as_json(value):
     return json.dumps(value).encode()
 
 
-def tar_of(name):
-    packed = io.BytesIO()
-    with tarfile.open(fileobj=packed, mode="w") as tar:
-        member = tarfile.TarInfo(name)
-        member.size = 3
-        tar.addfile(member, io.BytesIO(b"abc"))
-    return packed.getvalue()
-
-
 def receive(folder):
     came = []
     RemoteFolder([], "").receive(
@@ -79,8 +70,8 @@ SKY_JOB = {"job_id": 3, "job_name": "demo", "status": "RECOVERING", "details": "
 UP = as_json([{"name": "demo", "status": "UP"}])
 SQUEUE, SKY = b"RUNNING   0   None\nFAILED   256   NonZeroExitCode\n", (skypilot, "run_program")
 SLURM, KUBECTL, ELSEWHERE = (slurm, "_slurm"), (kubernetes, "run_program"), (RemoteFolder, "_running")
-aws, managed = job_record("aws"), job_record("aws", id=f"{skypilot.MANAGED}demo")
-find, sums = b"f 3 17 1700000000.5 runs/a\0l 3 18 1.0 runs/b\0", b"00ff  runs/a\n\\00aa *runs\\n/b\n"
+AWS, MANAGED = job_record("aws"), job_record("aws", id=f"{skypilot.MANAGED}demo")
+FIND, SUMS = b"f 3 17 1700000000.5 runs/a\0l 3 18 1.0 runs/b\0", b"00ff  runs/a\n\\00aa *runs\\n/b\n"
 PROGRAMS = [
     Program("squeue", SQUEUE, SLURM, done, lambda _: slurm._in_queue("7")),
     Program("sacct", b"CANCELLED by 0|0:15\nFAILED|1:0\n", SLURM, done, lambda _: slurm._in_accounts("7")),
@@ -89,12 +80,12 @@ PROGRAMS = [
     Program(
         "kubectl", as_json(POD_JOB), KUBECTL, text, lambda folder: kubernetes.state(job_record("kubernetes"), folder)
     ),
-    Program("sky queue", as_json({"demo": [SKY_JOB]}), SKY, text, lambda folder: skypilot.state(aws, folder)),
-    Program("sky jobs", b"[INFO] up\n" + as_json([SKY_JOB]), SKY, text, lambda folder: skypilot.state(managed, folder)),
-    Program("sky status", UP, SKY, text, lambda folder: skypilot.shell(aws, folder)),
-    Program("find", find, ELSEWHERE, there, lambda _: RemoteFolder([], "").entries(["runs"])),
-    Program("sha256sum", sums, ELSEWHERE, there, lambda _: RemoteFolder([], "").checksums(["runs/a"])),
-    Program("tar", tar_of("runs/a"), ELSEWHERE, there, receive),
+    Program("sky queue", as_json({"demo": [SKY_JOB]}), SKY, text, lambda folder: skypilot.state(AWS, folder)),
+    Program("sky jobs", b"[INFO] up\n" + as_json([SKY_JOB]), SKY, text, lambda folder: skypilot.state(MANAGED, folder)),
+    Program("sky status", UP, SKY, text, lambda folder: skypilot.shell(AWS, folder)),
+    Program("find", FIND, ELSEWHERE, there, lambda _: RemoteFolder([], "").entries(["runs"])),
+    Program("sha256sum", SUMS, ELSEWHERE, there, lambda _: RemoteFolder([], "").checksums(["runs/a"])),
+    Program("tar", tar_of({"runs/a": b"abc"}, mode="w"), ELSEWHERE, there, receive),
 ]
 
 
@@ -117,7 +108,7 @@ def test_a_damaged_answer_is_one_line_or_a_status(program, tmp_path, monkeypatch
 
 @pytest.mark.parametrize("name", ["../outside", "/tmp/outside", "runs/b", "runs/a/../../b"])
 def test_a_file_that_was_not_asked_for_is_not_written(name, tmp_path, monkeypatch):
-    monkeypatch.setattr(*ELSEWHERE, lambda *_: there(tar_of(name)))
+    monkeypatch.setattr(*ELSEWHERE, lambda *_: there(tar_of({name: b"abc"}, mode="w")))
     with pytest.raises(UserError, match="what came was not asked for"):
         receive(tmp_path)
     assert not list(tmp_path.iterdir())

@@ -25,7 +25,7 @@ from waiting import wait_until
 
 ADDRESSES = ("10.0.0.5", "10.0.0.6")
 _PACKAGES = "ca-certificates,git,iproute2,openssh-client,openssh-server,procps,python3,sudo"
-_PROGRAMS = ("debootstrap", "ip", "nsenter", "ssh-keygen", "unshare")
+_PROGRAMS = ("debootstrap", "ip", "nsenter", "setpriv", "ssh-keygen", "unshare")
 _SPACE = ["unshare", "--mount", "--uts", "--pid", "--fork", "--kill-child"]
 _ENTER = """set -eu
 root=$1 name=$2 network=$3 folders=$4
