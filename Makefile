@@ -69,9 +69,8 @@ test-gpu: ## the tests for a machine with an NVIDIA GPU (FRAMEWORKS=torch, WHEEL
 
 fuzz: ## set up if needed, then try damaged files on every reader, many more than the tests do, others every day
 	@$(SETUP) --frameworks "$(FRAMEWORKS)" --dev
-	@export TWINS_FUZZ_EXAMPLES=2000 TWINS_FUZZ_SEED=$${TWINS_FUZZ_SEED:-$$(date +%Y%m%d)}; \
-	  echo "TWINS_FUZZ_SEED=$$TWINS_FUZZ_SEED"; \
-	  .venv/bin/python -m pytest -q --hypothesis-profile=fuzz -o timeout=3600 tests/fuzz $(ARGS)
+	@.venv/bin/python -m pytest -q --hypothesis-profile=fuzz --hypothesis-seed=$$(date +%Y%m%d) -o timeout=3600 \
+	  tests/fuzz $(ARGS)
 
 mutations: ## break the product line by line, see the tests find it; 40 minutes at most, resumable (ARGS: a word)
 	@$(SETUP) --frameworks "$(FRAMEWORKS)" --dev

@@ -48,7 +48,6 @@ SCRIPTS = {
     "bundle/unstage.py": "tests/launch/offline/test_stage.py",
     "tests/mutations/run.py": "tests/mutations/test_mutations.py",
     "tests/run.py": "tests/test_run.py",
-    "tests/support/slow_link.py": "tests/end_to_end/test_slow_link.py",
 }
 MODULES = {"launch.installation.lock": "writes what is installed; tests/launch/installation/test_setup.py reads it"}
 TOOLS = ("pytest", "mypy", "ruff", "pip", "venv")  # of others, started by make

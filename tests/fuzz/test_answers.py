@@ -4,31 +4,22 @@ import io
 import json
 import os
 import subprocess
-import tarfile
-import time
 from collections.abc import Callable
-from contextlib import contextmanager
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-from fuzzing import MOST_SECONDS, ODD_TEXT, try_changes
+from fuzzing import one_line, try_damaged
+from readers import tar_of
+from sites_and_jobs import job_record
 
 from common.errors import UserError
-from launch.jobs.job import JobRecord, JobStatus
+from launch.jobs.job import JobStatus
 from launch.jobs.schedulers import kubernetes, skypilot, slurm
 from launch.starting import launchers
 from launch.transfer.remote_files import RemoteFolder
-
-Give = Callable[[bytes], None]
-
-
-def record(site, identifier="demo"):
-    return JobRecord(
-        name="demo", site=site, id=identifier, submitted_at="2026-01-01T00:00:00+00:00", command=[], size=1,
-        repeats=1, runs=[],
-    )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -37,78 +28,32 @@ class Program:
 
     Attributes:
         answer: one that can be read.
-        patched: module and name of the function that runs it; `as_run` makes that function's answer of bytes.
+        patched: module or class and name of the function that runs it; `as_run` makes its answer of bytes.
+        read: function of a folder.
     """
 
     name: str
-    answer: str
+    answer: bytes
     patched: tuple[Any, str]
     as_run: Callable[[bytes], Any]
     read: Callable[[Path], Any]
-
-
-def done(out):
-    return subprocess.CompletedProcess([], 0, out.decode(errors="replace"), "")
 
 
 def text(out):
     return out.decode(errors="replace")
 
 
-CONDITIONS = [{"type": "Failed", "status": "True", "message": "no\nnode"}, {"type": "Running", "status": "False"}]
-SKY_JOB = {"job_id": 3, "job_name": "demo", "status": "RECOVERING", "details": "taken\naway"}
-MANAGED = f"{skypilot.MANAGED}demo"
-PROGRAMS = [
-    Program(
-        "squeue",
-        "RUNNING   0   None\nFAILED   256   NonZeroExitCode\n",
-        (slurm, "_slurm"),
-        done,
-        lambda _: slurm._in_queue("7"),
-    ),
-    Program("sacct", "CANCELLED by 0|0:15\nFAILED|1:0\n", (slurm, "_slurm"), done, lambda _: slurm._in_accounts("7")),
-    Program("sbatch", "7;cluster\n", (slurm, "_slurm"), done, lambda folder: slurm.submit(None, folder)),
-    Program(
-        "srun", "0: node1\n1: node1\n2: node2\n", (launchers, "output_of"), text, lambda _: launchers.slurm_hosts()
-    ),
-    Program(
-        "kubectl",
-        json.dumps({"kind": "MPIJob", "status": {"conditions": CONDITIONS}}),
-        (kubernetes, "run_program"),
-        text,
-        lambda folder: kubernetes.state(record("kubernetes"), folder),
-    ),
-    Program(
-        "sky queue",
-        json.dumps({"demo": [SKY_JOB]}),
-        (skypilot, "run_program"),
-        text,
-        lambda folder: skypilot.state(record("aws"), folder),
-    ),
-    Program(
-        "sky jobs queue",
-        "[INFO] waking\n" + json.dumps([SKY_JOB]),
-        (skypilot, "run_program"),
-        text,
-        lambda folder: skypilot.state(record("aws", MANAGED), folder),
-    ),
-    Program(
-        "sky status",
-        json.dumps([{"name": "demo", "status": "UP"}]),
-        (skypilot, "run_program"),
-        text,
-        lambda folder: skypilot.shell(record("aws"), folder),
-    ),
-]
+def done(out):
+    return subprocess.CompletedProcess([], 0, text(out), "")
 
 
-def tar_of(name):
-    packed = io.BytesIO()
-    with tarfile.open(fileobj=packed, mode="w") as tar:
-        member = tarfile.TarInfo(name)
-        member.size = 3
-        tar.addfile(member, io.BytesIO(b"abc"))
-    return packed.getvalue()
+def there(out):
+    """Return what runs a program on another machine."""
+    return nullcontext((io.BytesIO(out), list))
+
+
+def as_json(value):
+    return json.dumps(value).encode()
 
 
 def receive(folder):
@@ -119,66 +64,51 @@ def receive(folder):
     return came
 
 
-def from_there(out):
-    @contextmanager
-    def running(self, script):
-        yield io.BytesIO(out), list
-
-    return running
-
-
-REMOTE = [
-    ("find", b"f 3 17 1700000000.5 runs/a\0l 3 18 1.0 runs/b\0", lambda _: RemoteFolder([], "").entries(["runs"])),
-    ("sha256sum", b"00ff  runs/a\n\\00aa *runs\\n/b\n", lambda _: RemoteFolder([], "").checksums(["runs/a"])),
-    ("tar", tar_of("runs/a"), receive),
+CONDITIONS = [{"type": "Failed", "status": "True", "message": "no\nnode"}, {"type": "Running", "status": "False"}]
+POD_JOB = {"kind": "MPIJob", "status": {"conditions": CONDITIONS}}
+SKY_JOB = {"job_id": 3, "job_name": "demo", "status": "RECOVERING", "details": "taken\naway"}
+UP = as_json([{"name": "demo", "status": "UP"}])
+SQUEUE, SKY = b"RUNNING   0   None\nFAILED   256   NonZeroExitCode\n", (skypilot, "run_program")
+SLURM, KUBECTL, ELSEWHERE = (slurm, "_slurm"), (kubernetes, "run_program"), (RemoteFolder, "_running")
+AWS, MANAGED = job_record("aws"), job_record("aws", id=f"{skypilot.MANAGED}demo")
+FIND, SUMS = b"f 3 17 1700000000.5 runs/a\0l 3 18 1.0 runs/b\0", b"00ff  runs/a\n\\00aa *runs\\n/b\n"
+PROGRAMS = [
+    Program("squeue", SQUEUE, SLURM, done, lambda _: slurm._in_queue("7")),
+    Program("sacct", b"CANCELLED by 0|0:15\nFAILED|1:0\n", SLURM, done, lambda _: slurm._in_accounts("7")),
+    Program("sbatch", b"7;cluster\n", SLURM, done, lambda folder: slurm.submit(None, folder)),
+    Program("srun", b"0: n1\n1: n1\n2: n2\n", (launchers, "output_of"), text, lambda _: launchers.slurm_hosts()),
+    Program(
+        "kubectl", as_json(POD_JOB), KUBECTL, text, lambda folder: kubernetes.state(job_record("kubernetes"), folder)
+    ),
+    Program("sky queue", as_json({"demo": [SKY_JOB]}), SKY, text, lambda folder: skypilot.state(AWS, folder)),
+    Program("sky jobs", b"[INFO] up\n" + as_json([SKY_JOB]), SKY, text, lambda folder: skypilot.state(MANAGED, folder)),
+    Program("sky status", UP, SKY, text, lambda folder: skypilot.shell(AWS, folder)),
+    Program("find", FIND, ELSEWHERE, there, lambda _: RemoteFolder([], "").entries(["runs"])),
+    Program("sha256sum", SUMS, ELSEWHERE, there, lambda _: RemoteFolder([], "").checksums(["runs/a"])),
+    Program("tar", tar_of({"runs/a": b"abc"}, mode="w"), ELSEWHERE, there, receive),
 ]
-
-
-def check_answer(read, folder):
-    began = time.monotonic()
-    try:
-        found = read(folder)
-    except UserError as error:
-        assert "\n" not in str(error)
-    else:
-        statuses = found if isinstance(found, list) else [found]
-        assert not [one for one in statuses if isinstance(one, JobStatus) and "\n" in one.reason]
-    assert time.monotonic() - began < MOST_SECONDS
-    assert not [path for path in folder.iterdir() if path.name != "received"]
 
 
 @pytest.mark.ci
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.name)
 def test_a_damaged_answer_is_one_line_or_a_status(program, tmp_path, monkeypatch):
-    def one(content):
-        answer = program.as_run(content)
-        monkeypatch.setattr(*program.patched, lambda *_, **__: answer)
-        check_answer(program.read, tmp_path)
+    def read(content):
+        answer = []
+        monkeypatch.setattr(*program.patched, lambda *_, **__: program.as_run(content))
+        with one_line():
+            answer = program.read(tmp_path)
+        statuses = answer if isinstance(answer, list) else [answer]
+        assert not [status for status in statuses if isinstance(status, JobStatus) and "\n" in status.reason]
+        assert not [path for path in tmp_path.iterdir() if path.name != "received"]
+        return answer
 
-    one(program.answer.encode())
-    assert program.read(tmp_path)
-    try_changes(program.answer.encode(), one)
-    for content in ODD_TEXT:
-        one(content)
-
-
-@pytest.mark.ci
-@pytest.mark.parametrize(("name", "answer", "read"), REMOTE, ids=[name for name, _, _ in REMOTE])
-def test_a_damaged_answer_of_another_machine_is_one_line(name, answer, read, tmp_path, monkeypatch):
-    def one(content):
-        monkeypatch.setattr(RemoteFolder, "_running", from_there(content))
-        check_answer(read, tmp_path)
-
-    one(answer)
-    assert read(tmp_path)
-    try_changes(answer, one)
-    for content in ODD_TEXT:
-        one(content)
+    assert read(program.answer)
+    try_damaged(program.answer, read)
 
 
 @pytest.mark.parametrize("name", ["../outside", "/tmp/outside", "runs/b", "runs/a/../../b"])
 def test_a_file_that_was_not_asked_for_is_not_written(name, tmp_path, monkeypatch):
-    monkeypatch.setattr(RemoteFolder, "_running", from_there(tar_of(name)))
+    monkeypatch.setattr(*ELSEWHERE, lambda *_: there(tar_of({name: b"abc"}, mode="w")))
     with pytest.raises(UserError, match="what came was not asked for"):
         receive(tmp_path)
     assert not list(tmp_path.iterdir())

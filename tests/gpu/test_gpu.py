@@ -54,20 +54,17 @@ def test_a_gpu_trains_as_the_cpu(moved, model):
     assert 0 < difference < 1000 * EPSILON["float32"]  # of the order of sums alone; TF32 is off by default
 
 
-def test_a_run_names_its_gpu_and_repeats_bit_for_bit(runs, framework, tmp_path):
+def test_a_run_names_its_gpu_and_its_memory_and_repeats_bit_for_bit(runs, framework, tmp_path):
     run, again = runs(framework, *CNN), train(framework, "again", *CNN, folder=tmp_path)
     assert not run.record.world.on_cpu
     (model,) = run.record.world.gpus
     assert any(model.removeprefix("NVIDIA ") in line for line in gpu_names())
     assert run.record.hashes.final_weights == again.record.hashes.final_weights
+    # At least the weights and their gradients.
+    assert run.record.isolation.peak_device_memory_bytes[0] > 2 * 4 * run.record.model.parameters
 
 
 # Ranks and GPUs
-
-
-@pytest.mark.needs(gpus=2, nccl=True)
-def test_each_rank_has_a_gpu_of_its_own(runs, framework):
-    assert len(set(runs(framework, *MLP, ranks=2).record.world.devices)) == 2
 
 
 def test_more_ranks_than_gpus_are_refused(framework, tmp_path):
@@ -96,11 +93,13 @@ def test_a_rank_alone_reaches_nccl(framework, tmp_path):
 
 
 @pytest.mark.needs(gpus=2, nccl=True)
-def test_gradients_are_averaged_by_nccl(runs, moved, framework):
+def test_ranks_have_gpus_of_their_own_and_nccl_averages_gradients(runs, moved, framework):
     settings = [*DOUBLE, "--horovod-timeline"]
     two = moved(MLP, *settings, ranks=2)
     assert furthest(two, moved([*MLP[:-2], "--batch-size", "64", *MLP[-2:]], *DOUBLE)) < EXACT
-    timeline = (runs(framework, *MLP, *settings, ranks=2).folder / "timeline.json").read_text()
+    run = runs(framework, *MLP, *settings, ranks=2)
+    assert len(set(run.record.world.devices)) == 2
+    timeline = (run.folder / "timeline.json").read_text()
     assert "NCCL_ALLREDUCE" in timeline and "MPI_ALLREDUCE" not in timeline
 
 
@@ -161,18 +160,8 @@ def test_the_parts_of_a_profiled_step_add_up(runs, framework):
     arguments = [*CNN[:-2], "--max-steps", "30"]
     profile = runs(framework, *arguments, "--profile").record.profile
     assert profile.parts_over_step == pytest.approx(1.0, abs=0.02)
-    assert {part for part, seconds in profile.parts_seconds.items() if seconds > 0} == {
-        "input",
-        "forward",
-        "backward",
-        "optimizer",
-        "rest",
-    }
+    parts = {part for part, seconds in profile.parts_seconds.items() if seconds > 0}
+    assert parts == {"input", "forward", "backward", "optimizer", "rest"}
     timed, profiled = weights_of(runs(framework, *arguments)), weights_of(runs(framework, *arguments, "--profile"))
     for name, array in timed.items():
         assert np.linalg.norm(profiled[name] - array) <= 1000 * EPSILON["float32"] * np.linalg.norm(array), name
-
-
-def test_peak_memory_is_at_least_that_of_the_weights_and_their_gradients(runs, framework):
-    run = runs(framework, *MLP)
-    assert run.record.isolation.peak_device_memory_bytes[0] > 2 * 4 * run.record.model.parameters

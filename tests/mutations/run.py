@@ -116,49 +116,52 @@ def break_and_test(row, *, copy, number, seconds):
     return code == FAILED
 
 
-def run(rows, *, root, results, seconds=LIMIT_SECONDS):
-    """Try all rows; return those that no test found, or that do not fit."""
-    end = time.monotonic() + seconds
-    known = set(json.loads(results.read_text())) if results.exists() else set()
+def misfits(rows, *, root):
+    """Return what is wrong with rows whose line is not there once."""
     wrong = []
     for row in rows:
         try:
             broken((root / row["file"]).read_text(encoding="utf-8"), row)
         except (OSError, RowError) as error:
             wrong.append(f"{row['file']}: {error}")
-    if wrong:
+    return wrong
+
+
+def run(rows, *, root, results, seconds=LIMIT_SECONDS):
+    """Try all rows; return those that no test found, or that do not fit."""
+    end = time.monotonic() + seconds
+    known = set(json.loads(results.read_text())) if results.exists() else set()
+    if wrong := misfits(rows, root=root):
         return wrong
     todo = [row for row in rows if key_of(row, root) not in known]
     print(f"{len(rows)} breaks, {len(rows) - len(todo)} of them found earlier", flush=True)
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder)
         copy_tree(root, copy)
-        began = time.monotonic()
         try:
             check_unbroken(todo, copy=copy, left=lambda: end - time.monotonic())
         except RowError as error:
             return [str(error)]
-        unbroken = time.monotonic() - began
         for number, row in enumerate(todo, start=1):
             name = f"{row['file']}: {row['old']} -> {row['new']}"
-            spent = time.monotonic() - began - unbroken
-            left = spent / (number - 1) * (len(todo) - number + 1) if number > 1 else unbroken
-            if time.monotonic() > end:
+            left = end - time.monotonic()
+            if left < 0:
                 wrong.append(f"{seconds / 60:.0f} minutes are over; run again for the {len(todo) - number + 1} left")
                 break
-            print(f"[{number}/{len(todo)}, about {left / 60:.0f} min left] {name}: ", end="", flush=True)
+            print(f"[{number}/{len(todo)}, {left / 60:.0f} min left] {name}: ", end="", flush=True)
             try:
-                if break_and_test(row, copy=copy, number=number, seconds=end - time.monotonic()):
-                    known.add(key_of(row, root))
-                    results.parent.mkdir(exist_ok=True)
-                    results.write_text(json.dumps(sorted(known)))
-                    print("found")
-                else:
-                    wrong.append(f"not found by {' '.join(row['tests'])}: {name}")
-                    print("NOT FOUND")
+                found = break_and_test(row, copy=copy, number=number, seconds=left)
             except RowError as error:
                 wrong.append(f"{name}: {error}")
                 print("ERROR")
+                continue
+            print("found" if found else "NOT FOUND")
+            if found:
+                known.add(key_of(row, root))
+                results.parent.mkdir(exist_ok=True)
+                results.write_text(json.dumps(sorted(known)))
+            else:
+                wrong.append(f"not found by {' '.join(row['tests'])}: {name}")
     return wrong
 
 
@@ -166,11 +169,9 @@ def main(arguments=None):
     """Read the command line, try the rows, print what is wrong; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("word", nargs="?", default="", help="only rows whose file or lines hold it")
-    parser.add_argument("--list", type=Path, default=LIST)
-    parser.add_argument("--root", type=Path, default=ROOT)
     options = parser.parse_args(arguments)
-    rows = [row for row in read_rows(options.list) if options.word in f"{row['file']} {row['old']} {row['new']}"]
-    wrong = run(rows, root=options.root, results=options.root / "build" / "mutations.json")
+    rows = [row for row in read_rows(LIST) if options.word in f"{row['file']} {row['old']} {row['new']}"]
+    wrong = run(rows, root=ROOT, results=ROOT / "build" / "mutations.json")
     print("\n".join(wrong) or f"all {len(rows)} breaks are found")
     return 1 if wrong else 0
 

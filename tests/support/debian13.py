@@ -15,19 +15,17 @@ import re
 import shutil
 import subprocess
 import sys
-import time
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
 import pytest
+from two_hosts import PATH, first_inside, started
+from waiting import wait_until
 
-Done = subprocess.CompletedProcess[str]
 ADDRESSES = ("10.0.0.5", "10.0.0.6")
 _PACKAGES = "ca-certificates,git,iproute2,openssh-client,openssh-server,procps,python3,sudo"
-_PROGRAMS = ("debootstrap", "ip", "nsenter", "ssh-keygen", "unshare")
-_PATH = f"{os.environ['PATH']}:/usr/sbin:/sbin"
+_PROGRAMS = ("debootstrap", "ip", "nsenter", "setpriv", "ssh-keygen", "unshare")
 _SPACE = ["unshare", "--mount", "--uts", "--pid", "--fork", "--kill-child"]
 _ENTER = """set -eu
 root=$1 name=$2 network=$3 folders=$4
@@ -78,7 +76,7 @@ class Machine:
 
 def new_machine(root):
     """Install Debian 13 into a folder, with the user and what SkyPilot brings; skip the test where that cannot be."""
-    missing = [name for name in _PROGRAMS if shutil.which(name, path=_PATH) is None]
+    missing = [name for name in _PROGRAMS if shutil.which(name, path=PATH) is None]
     if missing or os.geteuid() != 0 or sys.base_prefix == "/usr":
         pytest.skip(f"needs root, a Python in a folder of its own, and {', '.join(_PROGRAMS)}. Missing: {missing}")
     _run("debootstrap", "--variant=minbase", f"--include={_PACKAGES}", "trixie", root)
@@ -141,21 +139,17 @@ def two_machines(machine):
         numbers = []
         for address in ADDRESSES:
             words = [*_SPACE, "--net", "sh", "-c", _ENTER, "sh", str(machine.root), _name(address), address, ""]
-            process = stack.enter_context(subprocess.Popen(words, stdout=subprocess.PIPE, text=True))
-            stack.callback(process.kill)
-            assert process.stdout.readline() == "ready\n"
-            numbers.append(str(psutil.Process(process.pid).children()[0].pid))
-        _run("nsenter", "-t", numbers[0], "--net", "ip", "link", "add", "net0", "type", "veth",
-             "peer", "name", "net0", "netns", numbers[1])  # fmt: skip
+            log = machine.root.with_name(f"{_name(address)}.log")
+            numbers.append(str(first_inside(stack.enter_context(started(words, log=log)))))
+        cable = ["ip", "link", "add", "net0", "type", "veth", "peer", "name", "net0", "netns", numbers[1]]
+        _run("nsenter", "-t", numbers[0], "--net", *cable)
         into = ["nsenter", "-t", numbers[0], "--mount", "--uts", "--pid", "--net"]
         root = f"{machine.root}.{_name(ADDRESSES[0])}"
 
         def run(command):
             return _call([*into, "chroot", root, "su", "-", "ubuntu", "-c", command])
 
-        deadline = time.monotonic() + 60
-        while run(f"ssh {ADDRESSES[1]} true").returncode:
-            assert time.monotonic() < deadline, "no sshd"
+        wait_until(lambda: run(f"ssh {ADDRESSES[1]} true").returncode == 0, shown=lambda: "no sshd")
         yield run
 
 
@@ -164,11 +158,11 @@ def _name(address):
 
 
 def _run(*words):
-    subprocess.run(words, check=True, env={**os.environ, "PATH": _PATH})
+    subprocess.run(words, check=True, env={**os.environ, "PATH": PATH})
 
 
 def _call(words):
-    settings = {"PATH": _PATH, "LANG": "C.UTF-8", "TERM": "dumb"}
+    settings = {"PATH": PATH, "LANG": "C.UTF-8", "TERM": "dumb"}
     return subprocess.run(
         words, env=settings, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace"
     )

@@ -1,27 +1,23 @@
 """Damaged and hostile input for every reader: an answer or one line for people, in bounded time, nothing written.
 
-Valid input is changed at random by Hypothesis, from a fixed seed; `make fuzz` tries many more (TWINS_FUZZ_EXAMPLES),
-others every day (TWINS_FUZZ_SEED).
+Hypothesis changes valid input at random, as often as its profile says (`conftest.py`).
 """
 
 import json
-import os
 import resource
 import time
 from collections.abc import Callable
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, seed, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from common.errors import UserError
 
-EXAMPLES = int(os.environ.get("TWINS_FUZZ_EXAMPLES", "25"))  # of each reader
-SEED = int(os.environ.get("TWINS_FUZZ_SEED", "1"))
 MOST_SECONDS = 10.0  # for one file, on a busy machine
 MOST_MEMORY = 2 * 2**30  # bytes that a reader may take; of a file that is larger it says so
 
@@ -38,27 +34,19 @@ ODD_TEXT = [
     b"9" * 5000,
     b"[" * 10_000,
 ]
-ODD_TEXT += [
-    b'{"a":' * 10_000,
-    b"\\ud800",
-    b"null",
-    b"true",
-    b'""',
-    b"[]",
-    b"{}",
-    b"../../etc",
-    b"\r\n",
-    b"%s{0}$HOME",
-    b"'",
-]
+ODD_TEXT += [b'{"a":' * 10_000, b"\\ud800", b"null", b"true", b'""', b"[]", b"{}", b"../../etc", b"\r\n", b"'"]
+ODD_TEXT += [b"%s{0}$HOME"]
 ODD_VALUES = [None, True, -1, 0, 1e308, float("nan"), "", "x" * 10_000, [], {}, [[]], {"a": None}, 10**400]
 
+ODD_NAMES = ("zero\0byte.toml", "n" * 300 + ".toml", "half\ud800.toml")  # that no file can have
+
+PLACES = st.integers(0, 1 << 20)
 CHANGES = st.one_of(
-    st.tuples(st.just("flip"), st.integers(0, 1 << 20), st.integers(1, 255)),
-    st.tuples(st.just("cut"), st.integers(0, 1 << 20), st.just(0)),
-    st.tuples(st.just("drop"), st.integers(0, 1 << 20), st.integers(1, 200)),
-    st.tuples(st.just("insert"), st.integers(0, 1 << 20), st.sampled_from(range(len(ODD_TEXT)))),
-    st.tuples(st.just("value"), st.integers(0, 1 << 20), st.sampled_from(range(len(ODD_VALUES)))),
+    st.tuples(st.just("flip"), PLACES, st.integers(1, 255)),
+    st.tuples(st.just("cut"), PLACES, st.just(0)),
+    st.tuples(st.just("drop"), PLACES, st.integers(1, 200)),
+    st.tuples(st.just("insert"), PLACES, st.sampled_from(ODD_TEXT)),
+    st.tuples(st.just("value"), PLACES, st.sampled_from(ODD_VALUES)),
 )
 
 
@@ -67,16 +55,23 @@ class Reader:
     """A reader of files.
 
     Attributes:
-        write: puts a valid file into a folder and returns its path, and what the reader is given.
+        write: puts a valid file into a folder and returns its path.
+        read: what reads it, or the folder that `given` names.
         allowed: exceptions that callers turn into a line.
-        cost: EXAMPLES are divided by it, for a slow reader.
+        given: function of the file's path that returns what the reader is given.
+        cost: examples are divided by it, for a slow reader.
+        zeros_follow: whether zero bytes after the file belong to it.
+        odd_names: of files that do not exist.
     """
 
     name: str
-    write: Callable[[Path], tuple[Path, Path]]
+    write: Callable[[Path], Path]
     read: Callable[[Path], Any]
     allowed: tuple[type[Exception], ...] = (UserError,)
+    given: Callable[[Path], Path] = Path
     cost: int = 1
+    zeros_follow: bool = False
+    odd_names: tuple[str, ...] = ODD_NAMES
 
 
 def changed(content, changes):
@@ -91,18 +86,14 @@ def changed(content, changes):
         elif what == "drop":
             content = content[:at] + content[at + how :]
         elif what == "insert":
-            content = content[:at] + ODD_TEXT[how] + content[at:]
+            content = content[:at] + how + content[at:]
         elif what == "value":
-            content = with_other_value(content, place, ODD_VALUES[how])
+            content = with_other_value(content, place, how)
     return content
 
 
 def with_other_value(content, place, value):
     """Return JSON, or lines of it, with one of its values replaced; other content as it is."""
-    try:
-        lines = [json.loads(line) for line in content.splitlines()] if content.count(b"\n{") else [json.loads(content)]
-    except (ValueError, RecursionError):
-        return content
     spots = []
 
     def collect(node):
@@ -111,6 +102,7 @@ def with_other_value(content, place, value):
             collect(inner)
 
     try:
+        lines = [json.loads(line) for line in content.splitlines()] if content.count(b"\n{") else [json.loads(content)]
         collect(lines)
         node, key = spots[place % len(spots)]
         node[key] = value
@@ -131,61 +123,6 @@ def one_line(allowed=(UserError,)):
     assert time.monotonic() - began < MOST_SECONDS
 
 
-def check(reader, folder, content, *, file, given_path):
-    """Read the content; fail on anything but an answer or a line, on long waits and on files that appear."""
-    file.write_bytes(content)
-    before = sorted(folder.rglob("*"))
-    with one_line(reader.allowed):
-        reader.read(given_path)
-    assert sorted(folder.rglob("*")) == before
-    assert file.read_bytes() == content
-
-
-def check_damaged(reader, folder):
-    """Read the valid file, which is an answer, then some that are changed at random."""
-    file, given_path = reader.write(folder)
-    valid = file.read_bytes()
-    check(reader, folder, valid, file=file, given_path=given_path)
-    reader.read(given_path)
-    try_changes(
-        valid, lambda content: check(reader, folder, content, file=file, given_path=given_path), cost=reader.cost
-    )
-
-
-def check_odd(reader, folder, contents=tuple(ODD_TEXT)):
-    """Read files that hold nothing else."""
-    file, given_path = reader.write(folder)
-    for content in contents:
-        check(reader, folder, content, file=file, given_path=given_path)
-
-
-def try_each(values, one, *, examples=EXAMPLES):
-    """Call a function with drawn values, of the same seed in each run."""
-
-    @seed(SEED)
-    @settings(max_examples=examples, database=None, suppress_health_check=list(HealthCheck))
-    @given(values)
-    def try_them(value):
-        one(value)
-
-    try_them()
-
-
-def try_changes(valid, one, *, cost=1):
-    """Call a function with valid content that is changed at random, EXAMPLES times, or of a slow one fewer times."""
-    changes = st.lists(CHANGES, min_size=1, max_size=4)
-    try_each(changes, lambda chosen: one(changed(valid, chosen)), examples=max(1, EXAMPLES // cost))
-
-
-def check_sparse(reader, folder):
-    """Read a file of 10 GB that takes no place on the disk: one line, in little memory."""
-    file, given_path = reader.write(folder)
-    with file.open("r+b") as enlarged:
-        enlarged.truncate(10 * 2**30)
-    with in_bounds(), pytest.raises(reader.allowed, match=r"^[^\n]+\Z"):
-        reader.read(given_path)
-
-
 @contextmanager
 def in_bounds():
     """Fail if what is done meanwhile takes long, or ask for much memory and get none."""
@@ -198,3 +135,55 @@ def in_bounds():
     finally:
         resource.setrlimit(resource.RLIMIT_DATA, limits)
     assert time.monotonic() - began < MOST_SECONDS
+
+
+def try_each(values, function, *, times=1, cost=1):
+    """Call a function with drawn values, so many times as often as the profile says, or of a slow one fewer times."""
+
+    @settings(
+        max_examples=max(1, times * settings().max_examples // cost),
+        database=None,
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(values)
+    def try_them(value):
+        function(value)
+
+    try_them()
+
+
+def try_damaged(valid, function, *, cost=1):
+    """Call a function with odd content, and with valid content that is changed at random."""
+    for content in ODD_TEXT:
+        function(content)
+    changes = st.lists(CHANGES, min_size=1, max_size=4)
+    try_each(changes, lambda drawn: function(changed(valid, drawn)), cost=cost)
+
+
+def check_reader(reader, folder):
+    """Read the valid file, which is an answer; then damaged ones, one of 10 GB, and names that no file can have.
+
+    Nothing else than an answer or a line may come of them, no file and no change of one.
+    """
+    file = reader.write(folder)
+    given_path, valid = reader.given(file), file.read_bytes()
+    files = sorted(folder.rglob("*"))
+
+    def check(content, allowed=reader.allowed):
+        file.write_bytes(content)
+        with one_line(allowed):
+            reader.read(given_path)
+        assert sorted(folder.rglob("*")) == files
+        assert file.read_bytes() == content
+
+    check(valid, allowed=())
+    try_damaged(valid, check, cost=reader.cost)
+    file.write_bytes(valid)
+    with file.open("r+b") as enlarged:
+        enlarged.truncate(10 * 2**30)  # it takes no place on the disk
+    refused = suppress(*reader.allowed) if reader.zeros_follow else pytest.raises(reader.allowed, match=r"^[^\n]+\Z")
+    with in_bounds(), refused:
+        reader.read(given_path)
+    for name in reader.odd_names:
+        with one_line((*reader.allowed, OSError)):  # of which `run_command` makes a line, too
+            reader.read(folder / name)

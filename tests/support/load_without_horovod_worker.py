@@ -17,5 +17,5 @@ import keras_impl.update_rules  # noqa: E402, F401 - registers the classes of ou
 for file in sorted(Path(sys.argv[1]).glob("*.keras")):
     model = keras.saving.load_model(file)
     optimizer, before = type(model.optimizer), int(model.optimizer.iterations)
-    model.fit(np.zeros((8, 4)), {"used": np.ones((8, 3))}, verbose=0)
+    model.fit(np.zeros((8, 4)), np.ones((8, 3)), verbose=0)
     print(file.stem, optimizer.__name__, optimizer.__module__, before, int(model.optimizer.iterations))

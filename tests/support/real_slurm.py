@@ -4,8 +4,6 @@
         job = slurm.command("sbatch", "--parsable", "job.sh").strip()
         slurm.wait_for(job, "COMPLETED")
 
-`python tests/support/real_slurm.py COMMAND` runs a command that finds this Slurm, such as `bash`.
-
 Everything runs in one process namespace of its own, so that whatever ends the tests (SIGKILL too) ends munged,
 slurmctld, both slurmd and all jobs. Each node has a host name of its own and, as MPI names its shared memory by host
 and job, a /dev/shm of its own. The clock, the file system, the network and the cores are those of the machine.
@@ -26,7 +24,6 @@ import random
 import shutil
 import socket
 import subprocess
-import sys
 import tempfile
 import time
 from contextlib import contextmanager, suppress
@@ -34,6 +31,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
+from waiting import wait_until
 
 NODES = ("n1", "n2")
 CPUS = 4  # of a node, more than there may be: jobs that wait need none
@@ -225,17 +223,11 @@ def _running(slurm):
 
 
 def _wait_for_nodes(slurm, process, log):
-    deadline = time.monotonic() + WAIT_SECONDS
-    states = []
-    while states != ["idle"] * len(NODES):
-        assert process.poll() is None and time.monotonic() < deadline, log.read_text(errors="replace")
-        time.sleep(POLL_SECONDS)
-        shown = ["sinfo", "--noheader", "--Node", "--format=%t"]
-        shown = subprocess.run(shown, env=slurm.environment, capture_output=True, text=True, timeout=WAIT_SECONDS)
-        states = shown.stdout.split()
+    shown = ["sinfo", "--noheader", "--Node", "--format=%t"]
 
+    def are_idle():
+        assert process.poll() is None, log.read_text(errors="replace")
+        done = subprocess.run(shown, env=slurm.environment, capture_output=True, text=True, timeout=WAIT_SECONDS)
+        return done.stdout.split() == ["idle"] * len(NODES)
 
-if __name__ == "__main__":
-    with real_slurm() as cluster:
-        code = subprocess.run(sys.argv[1:], env=cluster.environment).returncode
-    sys.exit(code)
+    wait_until(are_idle, within_seconds=WAIT_SECONDS, shown=lambda: log.read_text(errors="replace"))

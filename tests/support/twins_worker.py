@@ -1,4 +1,4 @@
-"""One framework's side of `test_twins.py`, on a server of ranks: names, shapes, hashes, help."""
+"""One framework's side of `test_twins.py`, on a server of ranks: each `check_...` compares it with the numbers."""
 
 import contextlib
 import importlib
@@ -7,146 +7,150 @@ import itertools
 import math
 import os
 
+import numpy as np
 from fake_ranks import alone
 
 from common.checks.parity_cases import IMAGES, make_spec, random_batch
 from common.config import ModelConfig, config_from_dict
+from common.model.specs import BatchNorm, Convolution, Dense, MaxPooling, model_spec
 from common.model.weights import draw_initial_weights, weights_hash
 from common.training.run_setup import prepare_run
 
-
-def _shapes_torch(spec, weights):
-    from torch_impl.models import build_model
-    from torch_impl.weights import get_weights, load_weights
-
-    model = build_model(spec, ModelConfig(model=spec.name))
-    load_weights(model, weights, spec=spec)
-    return {
-        "parameters": sum(parameter.numel() for parameter in model.parameters()),
-        "shapes": {name: list(value.shape) for name, value in model.state_dict().items()
-                   if not name.endswith("num_batches_tracked")},
-        "trainable": [name for name, _ in model.named_parameters()],
-        "first_weights": weights_hash(get_weights(model, spec=spec)),
-    }  # fmt: skip
+# facts: exact counts of trainable values
+PARAMETERS = {
+    "mlp": 152_650,
+    "cnn": 21_840,
+    "simplecnn": 149_210,
+    "resnet34": 21_283_017,
+    "dense500": 128_256 + 256 * 10 + 10,  # up to the hidden layer, then as many outputs as asked for
+    "deep": 784 * 128 + 3 * 128 * 128 + 128 * 10 + 10,
+}
 
 
-def _shapes_keras(spec, weights):
-    import keras
-
-    from keras_impl.models import build_model
-    from keras_impl.weights import get_weights, load_weights, weight_maps
-
-    keras.utils.clear_session()
-    keras.config.set_floatx("float32")
-    model = build_model(spec, ModelConfig(model=spec.name))
-    load_weights(model, weights, spec=spec)
-    names = {id(weight.variable): name for name, weight in weight_maps(model, spec).items()}
-    return {
-        "parameters": sum(math.prod(variable.shape) for variable in model.trainable_variables),
-        # The seeds of dropout layers are variables too, and no weights.
-        "shapes": {name: list(array.shape) for name, array in get_weights(model, spec=spec).items()},
-        "all_variables_mapped": all(
-            id(variable) in names for variable in model.variables if "seed" not in variable.path
-        ),
-        "trainable": [names[id(variable)] for variable in model.trainable_variables],
-        "first_weights": weights_hash(get_weights(model, spec=spec)),
-    }
+def check_names_shapes_counts_and_first_weights(framework):
+    models, weights = (importlib.import_module(f"{framework}_impl.{name}") for name in ("models", "weights"))
+    for name in IMAGES:
+        if framework == "keras":
+            importlib.import_module("keras").utils.clear_session()
+        spec = make_spec(name)
+        first = draw_initial_weights(spec, seed=1)
+        model = models.build_model(spec, ModelConfig(model=name))
+        weights.load_weights(model, first, spec=spec)
+        arrays = weights.get_weights(model, spec=spec)
+        assert weights_hash(arrays) == weights_hash(first)
+        shapes, trainable = _of_torch(model) if framework == "torch" else _of_keras(model, arrays, spec=spec)
+        assert shapes == {weight.name: weight.shape for weight in spec.weights}
+        assert sorted(trainable) == sorted(weight.name for weight in spec.weights if weight.trainable)
+        assert sum(trainable.values()) == spec.parameters == PARAMETERS[name]
 
 
-def _layout_torch():
-    """Return `--channels-last` -> whether what a convolution makes of a batch has its channels last in memory."""
+def _of_torch(model):
+    """Return the shapes of all weights, and how many values the trainable ones have."""
+    shapes = {name: tuple(value.shape) for name, value in model.state_dict().items() if "num_batches" not in name}
+    return shapes, {name: parameter.numel() for name, parameter in model.named_parameters()}
+
+
+def _of_keras(model, arrays, *, spec):
+    maps = importlib.import_module("keras_impl.weights").weight_maps(model, spec)
+    names = {id(weight.variable): name for name, weight in maps.items()}
+    # The seeds of dropout layers are variables too, and no weights.
+    assert all(id(variable) in names for variable in model.variables if "seed" not in variable.path)
+    trainable = {names[id(variable)]: math.prod(variable.shape) for variable in model.trainable_variables}
+    return {name: array.shape for name, array in arrays.items()}, trainable
+
+
+def check_channels_are_last_or_first(framework):
+    _check_layout_torch() if framework == "torch" else _check_layout_keras()
+
+
+def _check_layout_torch():
+    """What a convolution makes of a batch has its channels as `--channels-last` says in memory."""
     import torch
 
     from torch_impl.data import ShardedData
     from torch_impl.models import build_model
 
-    layouts = {}
     for channels_last in (True, False):
         settings = {"data": {"dataset": "synthetic:200x28x28x1x3"}, "device": {"channels_last": channels_last}}
         setup = prepare_run(config_from_dict(settings), size=1)
         images, _ = next(ShardedData(setup, comm=alone(), device=torch.device("cpu")).training(1))
         outputs = build_model(setup.spec, setup.config.model).get_submodule("conv1")(images)
-        layouts[str(channels_last)] = outputs.is_contiguous(memory_format=torch.channels_last)
-    return layouts
+        assert outputs.is_contiguous(memory_format=torch.channels_last) == channels_last
 
 
-def _layout_keras():
-    """Return the shapes of all images inside the models, by model and `--channels-last`, and how `cnn` changes."""
+def _check_layout_keras():
+    """All images inside the models have their channels as `--channels-last` says, and `cnn` computes the same."""
     import keras
-    import numpy as np
     import tensorflow as tf
 
     from keras_impl.models import build_model, set_precision_and_layout
     from keras_impl.weights import load_weights
 
-    shapes = {}
-    outputs = []
+    shapes, outputs = {}, []
     for name, channels_last in itertools.product(IMAGES, (True, False)):
         keras.utils.clear_session()
         config = config_from_dict({"model": {"dtype": "float64"}, "device": {"channels_last": channels_last}})
         set_precision_and_layout(config)
         spec = make_spec(name)
         model = build_model(spec, config.model)
-        inner = [layer for layer in model.layers if layer.name not in ("images", "channels_first")]
-        shapes.setdefault(name, {})[str(channels_last)] = {
-            layer.name: layer.output.shape for layer in inner if len(layer.output.shape) == 4
-        }
+        for layer in model.layers:
+            if layer.name not in ("images", "channels_first") and len(layer.output.shape) == 4:
+                shapes.setdefault((name, layer.name), []).append(layer.output.shape)
         if name == "cnn":
             load_weights(model, draw_initial_weights(spec, seed=1), spec=spec)
             images = random_batch(spec)[0].astype("float64")
             # TensorFlow's own kernels for CPUs do not take channels first, XLA's do.
             outputs.append(tf.function(model, jit_compile=not channels_last)(images).numpy())
+    assert shapes
+    assert all((last[0], last[3], *last[1:3]) == first for last, first in shapes.values())
     difference = np.max(np.abs(outputs[0] - outputs[1])) / np.max(np.abs(outputs[0]))
-    return {"shapes": shapes, "difference": float(difference)}
+    assert 0 < difference < 1e-13  # not 0: it was another computation
 
 
-def _torchvision_layers():
-    """Return name -> attributes of the layers of torchvision's own ResNet-34 for 3 channels and 1000 classes."""
+def torchvision_has_our_resnet34():
+    """Compare torchvision's own ResNet-34 for 3 channels and 1000 classes with the numbers, layer by layer."""
     import torch
     from torch import nn
 
     from torch_impl.vision import torchvision_models
 
+    spec = model_spec("resnet34", input_shape=(3, 224, 224), outputs=1000)
     with torch.device("meta"):
         model = torchvision_models().resnet34()
     layers = {}
     for name, module in model.named_modules():
         if isinstance(module, nn.Conv2d):
-            layers[name] = ["Convolution", module.out_channels, module.kernel_size, module.stride, module.padding,
-                            module.bias is not None]  # fmt: skip
+            bias = module.bias is not None
+            layers[name] = (module.out_channels, module.kernel_size, module.stride, module.padding, bias)
         elif isinstance(module, nn.MaxPool2d):
-            layers[name] = ["MaxPooling", module.kernel_size, module.stride, module.padding]
+            layers[name] = (module.kernel_size, module.stride, module.padding)
         elif isinstance(module, nn.BatchNorm2d):
-            layers[name] = ["BatchNorm", 1 - (module.momentum or 0), module.eps]
+            layers[name] = (1 - (module.momentum or 0), module.eps)
         elif isinstance(module, nn.Linear):
-            layers[name] = ["Dense", module.out_features]
-    shapes = {name: list(value.shape) for name, value in model.state_dict().items() if "num_batches" not in name}
-    return {"layers": layers, "shapes": shapes, "parameters": sum(p.numel() for p in model.parameters())}
+            layers[name] = (module.out_features,)
+    assert layers == {row.layer.name: _attributes(row.layer) for row in spec.rows if _attributes(row.layer)}
+    shapes, trainable = _of_torch(model)
+    assert shapes == {weight.name: weight.shape for weight in spec.weights}
+    assert sum(trainable.values()) == spec.parameters
 
 
-def _help(module):
-    main = importlib.import_module(module).main
+def _attributes(layer):
+    if isinstance(layer, Convolution):
+        pairs = [(number, number) for number in (layer.kernel, layer.stride, layer.padding)]
+        return (layer.filters, *pairs, layer.bias)
+    if isinstance(layer, MaxPooling):
+        return (layer.kernel, layer.stride, layer.padding)
+    if isinstance(layer, BatchNorm):
+        return (layer.decay, layer.epsilon)
+    return (layer.units,) if isinstance(layer, Dense) else ()
+
+
+def help_of(framework):
+    """Return what `--help` of both programs prints."""
+    os.environ["COLUMNS"] = "120"
     text = io.StringIO()
-    with contextlib.redirect_stdout(text), contextlib.suppress(SystemExit):
-        main(["--help"])
+    for program in ("train", "predict"):
+        main = importlib.import_module(f"{framework}_impl.{program}").main
+        with contextlib.redirect_stdout(text), contextlib.suppress(SystemExit):
+            main(["--help"])
     return text.getvalue()
-
-
-SIDES = {"torch": _shapes_torch, "keras": _shapes_keras}
-LAYOUTS = {"torch": _layout_torch, "keras": _layout_keras}
-
-
-def facts_of(framework):
-    """Return the facts of a framework."""
-    os.environ["COLUMNS"] = "120"  # of help
-    facts = {
-        "help": {program: _help(f"{framework}_impl.{program}") for program in ("train", "predict")},
-        "models": {},
-    }
-    for name in IMAGES:
-        spec = make_spec(name)
-        facts["models"][name] = SIDES[framework](spec, draw_initial_weights(spec, seed=1))
-    facts["layout"] = LAYOUTS[framework]()
-    if framework == "torch":
-        facts["torchvision"] = _torchvision_layers()
-    return facts

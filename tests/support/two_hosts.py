@@ -12,15 +12,14 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
 import psutil
 import pytest
+from waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 SSH_PORT = 2222
@@ -38,7 +37,7 @@ _TCP_SETTINGS = {
     "tcp_wmem": "4096 4194304 16777216",
     "tcp_rmem": "4096 4194304 16777216",
 }
-_PATH = f"{os.environ['PATH']}:/usr/sbin:/sbin"
+PATH = f"{os.environ['PATH']}:/usr/sbin:/sbin"
 
 # What a host does first, from inside; then it waits for its cable, which is plugged in from outside.
 _HOST = """
@@ -98,11 +97,11 @@ class Hosts:
     def command(self, host, command):
         """Return the command that runs another one on a host, in the repository's folder."""
         namespaces = ["--net", "--uts", "--mount", "--pid"]
-        return [_program("nsenter"), "--target", str(self.processes[host]), *namespaces, f"--wdns={ROOT}", *command]
+        return [program("nsenter"), "--target", str(self.processes[host]), *namespaces, f"--wdns={ROOT}", *command]
 
     def run(self, host, command, *, environment=None):
         """Run a program of the repository's Python on a host and return what it printed."""
-        path = f"{Path(sys.executable).parent}:{_PATH}"
+        path = f"{Path(sys.executable).parent}:{PATH}"
         variables = {**os.environ, "PATH": path, "TF_CPP_MIN_LOG_LEVEL": "3", **(environment or {})}
         return subprocess.run(
             self.command(host, command),
@@ -127,12 +126,11 @@ class Hosts:
 
 def require_namespaces():
     """Skip the test where hosts cannot be made, with the reason."""
-    missing = [name for name in _PROGRAMS if shutil.which(name, path=_PATH) is None]
-    if missing:
+    if missing := [name for name in _PROGRAMS if shutil.which(name, path=PATH) is None]:
         pytest.skip(f"hosts need {', '.join(missing)}")
     if os.geteuid() != 0:
         pytest.skip("hosts of namespaces need root")
-    tried = subprocess.run([_program("unshare"), "--net", "--uts", "--mount", "--pid", "--fork", "true"])
+    tried = subprocess.run([program("unshare"), "--net", "--uts", "--mount", "--pid", "--fork", "true"])
     if tried.returncode:
         pytest.skip("namespaces cannot be made here")
 
@@ -150,48 +148,51 @@ def several_hosts(folder, *, names, link=None):
     addresses = {name: f"10.77.0.{number}" for number, name in enumerate(names, start=1)}
     identity = _write_ssh_files(folder, addresses)
     with ExitStack() as stack:
-        held = {}
-        for name in names:
-            words = [_HOST, name, str(folder), INTERFACE, _program("sshd")]
-            held[name] = stack.enter_context(_held(name, words, log=folder / f"{name}.log"))
-        processes = {name: host.number for name, host in held.items()}
+
+        def start(command, name):
+            return stack.enter_context(started(command, log=folder / f"{name}.log"))
+
+        holders = {name: start(_in_namespaces(_HOST, name, folder, INTERFACE, program("sshd")), name) for name in names}
+        processes = {name: first_inside(holder) for name, holder in holders.items()}
         if link is None:
-            switch = stack.enter_context(_held("switch", [_SWITCH], log=folder / "switch.log"))
+            switch = first_inside(start(_in_namespaces(_SWITCH), "switch"))
             for name, process in processes.items():
-                _plug_in(process, switch.number, port=f"to-{name}")
+                _plug_in(process, switch, port=f"to-{name}")
         else:
-            stack.enter_context(_slow_switch(processes, addresses, link=link, log=folder / "switch.log"))
-        for name, host in held.items():
-            host.orders.write(f"{addresses[name]}\n")
-            host.orders.flush()
+            ends = [f"{process}={addresses[name]}" for name, process in processes.items()]
+            delay = link.latency_seconds + _BURST_BYTES / link.bytes_per_second
+            start([sys.executable, SLOW_SWITCH, str(delay), INTERFACE, *ends], "switch")
+        for name, holder in holders.items():
+            holder.stdin.write(f"{addresses[name]}\n")
+            holder.stdin.flush()
         for name, process in processes.items():
-            _wait_for_line(folder / f"{name}.log", "Server listening on")
+            log = folder / f"{name}.log"
+            wait_until(lambda log=log: "Server listening on" in log.read_text(), shown=log.read_text)
             if link is not None:
                 _slow_down(process, link)
         yield Hosts(processes, addresses, str(identity))
 
 
-@dataclass(frozen=True)
-class _Holder:
-    """A process that holds namespaces: its number, and what it reads."""
+def _in_namespaces(script, *words):
+    """Return the command that runs a shell script as first process of new namespaces, which end with it."""
+    unshared = ["--net", "--uts", "--mount", "--mount-proc", "--pid", "--fork", "--kill-child"]
+    return [program("unshare"), *unshared, "sh", "-c", script, "host", *words]
 
-    number: int
-    orders: IO[str]
+
+def first_inside(holder):
+    """Return the number of the first process in the namespaces that a process has made."""
+    (first,) = psutil.Process(holder.pid).children()
+    return first.pid
 
 
 @contextmanager
-def _held(name, words, *, log):
-    """Start a shell script as first process of new namespaces; kill them afterwards, with all processes in them."""
-    unshared = ["--net", "--uts", "--mount", "--mount-proc", "--pid", "--fork", "--kill-child"]
-    command = [
-        *(_program("setpriv"), "--pdeathsig", "KILL"),
-        *(_program("unshare"), *unshared, "sh", "-c", words[0], f"host {name}", *words[1:]),
-    ]
+def started(command, *, log):
+    """Start a program, wait until it says that it is ready, and kill it afterwards."""
     with (
         log.open("w") as errors,
         subprocess.Popen(
-            command,
-            env={**os.environ, "PATH": _PATH},
+            [program("setpriv"), "--pdeathsig", "KILL", *command],
+            env={**os.environ, "PATH": PATH},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=errors,
@@ -199,32 +200,8 @@ def _held(name, words, *, log):
         ) as process,
     ):
         try:
-            if process.stdout.readline() != "ready\n":
-                raise RuntimeError(f"the host {name} did not start: {log.read_text()}")
-            (first,) = psutil.Process(process.pid).children()
-            yield _Holder(first.pid, process.stdin)
-        finally:
-            process.kill()
-
-
-@contextmanager
-def _slow_switch(processes, addresses, *, link, log):
-    """Join hosts by `slow_switch.py`, which ends with this."""
-    ends = [f"{process}={addresses[name]}" for name, process in processes.items()]
-    words = [str(link.latency_seconds + _BURST_BYTES / link.bytes_per_second), INTERFACE, *ends]
-    with (
-        log.open("w") as errors,
-        subprocess.Popen(
-            [_program("setpriv"), "--pdeathsig", "KILL", sys.executable, str(SLOW_SWITCH), *words],
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            text=True,
-        ) as process,
-    ):
-        try:
-            if process.stdout.readline() != "ready\n":
-                raise RuntimeError(f"the switch did not start: {log.read_text()}")
-            yield
+            assert process.stdout.readline() == "ready\n", log.read_text()
+            yield process
         finally:
             process.kill()
 
@@ -254,14 +231,14 @@ def _plug_in(host, switch, *, port):
 
 def _run_inside(host, command):
     """Run a program of this machine in the network of a host."""
-    before = [_program("nsenter"), "--target", str(host), "--net"]
-    subprocess.run([*before, _program(command[0]), *command[1:]], check=True)
+    before = [program("nsenter"), "--target", str(host), "--net"]
+    subprocess.run([*before, program(command[0]), *command[1:]], check=True)
 
 
 def _write_ssh_files(folder, addresses):
     """Write what ssh and sshd read on every host; return the path of the key that opens all of them."""
     for key in ("host_key", "identity"):
-        subprocess.run([_program("ssh-keygen"), "-q", "-t", "ed25519", "-N", "", "-f", str(folder / key)], check=True)
+        subprocess.run([program("ssh-keygen"), "-q", "-t", "ed25519", "-N", "", "-f", str(folder / key)], check=True)
     lines = ["127.0.0.1 localhost", *(f"{address} {name}" for name, address in addresses.items())]
     (folder / "hosts").write_text("\n".join(lines) + "\n")
     (folder / "shadow").write_text("root:*:19000:0:99999:7:::\n")  # sshd refuses an account that is locked
@@ -275,15 +252,7 @@ def _write_ssh_files(folder, addresses):
     return folder / "identity"
 
 
-def _wait_for_line(log, words):
-    end = time.monotonic() + PATIENCE_SECONDS
-    while words not in log.read_text():
-        if time.monotonic() > end:
-            raise RuntimeError(f"no sshd: {log.read_text()}")
-        time.sleep(0.02)
-
-
-def _program(name):
-    found = shutil.which(name, path=_PATH)
+def program(name):
+    found = shutil.which(name, path=PATH)
     assert found, f"require_namespaces() has looked for {name}"
     return found
