@@ -32,7 +32,8 @@ class Range:
 
     def contains(self, value: float) -> bool:
         """Return whether a setting may have this value."""
-        return math.isfinite(value) and self.least <= value <= self.most and self.above < value < self.below
+        # No call of `isfinite`, for which there are whole numbers too large.
+        return abs(value) < math.inf and self.least <= value <= self.most and self.above < value < self.below
 
     def __str__(self) -> str:
         bounds = {"at least": self.least, "above": self.above, "below": self.below, "at most": self.most}

@@ -125,8 +125,7 @@ def test_odd_flags_of_the_trainers_are_one_line():
 
 @pytest.mark.ci
 def test_odd_values_of_recipes_are_one_line():
-    odd = [value for value in ODD_VALUES if value != 10**400] + ODD_WORDS
-    values = st.one_of(st.sampled_from(odd), st.integers(), st.floats(), st.text())
+    values = st.one_of(st.sampled_from(ODD_VALUES + ODD_WORDS), st.integers(), st.floats(), st.text())
 
     def read(case):
         (table, name), value = case
@@ -136,7 +135,6 @@ def test_odd_values_of_recipes_are_one_line():
     try_each(st.tuples(st.sampled_from(SETTINGS), values), read, times=2)
 
 
-@pytest.mark.xfail(strict=True, raises=OverflowError, reason="common/config/rules.py: no float is as large")
 def test_a_number_of_400_digits_is_one_line():
     with pytest.raises(UserError):
         parse_command_line(["--epochs", "9" * 400], program="train.py")
