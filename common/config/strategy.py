@@ -111,6 +111,10 @@ class StrategyConfig(Settings):
         """Whether ranks cannot be connected by Gloo."""
         return self.adasum or self.strategy in ("layers", "split") or not self.uses_horovod
 
+    def controller(self, wanted: str | None) -> str | None:
+        """Return what is to connect the ranks: `wanted`, else mpi where nothing else can; None: what the site says."""
+        return wanted or ("mpi" if self.needs_mpi else None)
+
     def check_framework(self, program: str) -> None:
         """Raise UserError if this trainer (such as torch_impl/train.py) is not of the native strategy's framework."""
         framework = NATIVE_FRAMEWORKS.get(str(self.native))

@@ -122,9 +122,8 @@ class ExperimentPlan:
         setting = ["env", *(f"{name}={value}" for name, value in variables.items())] if variables else []
         if keys.launcher == "python":
             return [*setting, *launcher.single_process(program, arguments=arguments)]
-        start = launcher.command(
-            program, np=keys.np, controller=keys.controller, arguments=arguments, variables=variables
-        )
+        controller = planned.cell.config.strategy.controller(keys.controller)
+        start = launcher.command(program, np=keys.np, controller=controller, arguments=arguments, variables=variables)
         return [*setting, *start]
 
 

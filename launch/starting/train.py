@@ -83,8 +83,9 @@ def run(options: argparse.Namespace) -> int:
         return _run_elastic(options, start)
     if options.min_np is not None or options.max_np is not None:
         raise UserError("only ranks of an elastic run come and go. Received: --min-np or --max-np. Give --elastic, too")
-    command = start.command(program, np=options.np, controller=options.controller, arguments=options.trainer_arguments)
     settings = _settings(start, options.trainer_arguments, program=program)
+    controller = settings.strategy.controller(options.controller)
+    command = start.command(program, np=options.np, controller=controller, arguments=options.trainer_arguments)
     try:
         setup = check_settings(settings, framework=options.framework, size=options.np)
     except AlreadyFinished as done:

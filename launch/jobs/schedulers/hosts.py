@@ -37,4 +37,4 @@ def _start(job: Job) -> Launcher:
             f"the site has too few hosts. Received: {job.nodes} nodes of {job.ranks_per_node} ranks, hosts "
             f"{', '.join(map(str, start.hosts))}. Ask for less, or name more hosts or slots"
         )
-    return replace(start, hosts=chosen[: job.nodes])
+    return replace(start, site=job.site, hosts=chosen[: job.nodes])

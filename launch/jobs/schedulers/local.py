@@ -5,6 +5,7 @@ import signal
 import subprocess
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -50,7 +51,8 @@ def _commands(job: Job, *, hosts: str | None) -> list[list[str]]:
     """Return the commands that run one after the other, each within the time limit."""
     if job.experiment:
         return [experiment_words(job, hosts=hosts)]
-    return repeats_words(job, start=launcher_at(job.site.reference, hosts=hosts).words(np=job.size), hosts=hosts)
+    launcher = replace(launcher_at(job.site.reference, hosts=hosts), site=job.site)
+    return repeats_words(job, start=launcher.words(np=job.size), hosts=hosts)
 
 
 def submit(job: Job, folder: Path, *, keep: Callable[[str], None]) -> str:

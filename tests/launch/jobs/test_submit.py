@@ -154,3 +154,35 @@ def test_a_job_can_be_ended(here, monkeypatch):
     wait_until(lambda: here.run("long").state != "running", within_seconds=PATIENCE_SECONDS)
     assert here.run("long").state == "interrupted"
     here.check("cancel", "long", code=2, shows="the job does not run any more")
+
+
+LAYERS = ["--model", "mlp", "--dataset", "synthetic:600x28x28x1x10", "--strategy", "layers", "--stages", "2"]
+CELL = """
+[[cells]]
+framework = "torch"
+model = "mlp"
+dataset = "synthetic:600x28x28x1x10"
+strategy = "layers"
+stages = 2
+lr_scaling = "none"
+np = 2
+"""
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["submit", "--nodes", "2", "--no-preflight", "--", TRAINER, *LAYERS, "--lr-scaling", "none"],
+        ["train", "--np", "2", "--", *LAYERS, "--lr-scaling", "none"],
+        ["experiment", "run", "made.toml"],
+    ],
+    ids=lambda words: words[0],
+)
+def test_ranks_that_only_mpi_connects_are_started_by_it_whatever_the_site_says(tmp_path, monkeypatch, capsys, command):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "made.toml").write_text(CELL)
+    site = own_site(tmp_path, "hosts", controller="gloo", hosts={"names": ["a:2", "b:2"]})
+    at = command.index("--") if "--" in command else len(command)
+    assert launch.main([*command[:at], "--dry-run", "--site", site, *command[at:]]) == 0
+    (start,) = [line for line in capsys.readouterr().out.splitlines() if "horovodrun " in line]
+    assert " --mpi " in start and "--gloo" not in start
