@@ -149,6 +149,23 @@ def _end_all_ranks(kind: type[BaseException], error: BaseException, trace: Trace
     os._exit(1)  # then the launcher ends the others
 
 
+def check_tasks(variables: Mapping[str, str]) -> None:
+    """Raise UserError if this is one of several tasks of srun that know nothing of each other; end all but the first.
+
+    Args:
+        variables: the environment.
+    """
+    tasks = variables.get("SLURM_STEP_NUM_TASKS", "1")
+    if under_launcher(variables) or tasks == "1":
+        return
+    if variables.get("SLURM_PROCID", "0") != "0":
+        sys.exit(EXIT_CODE_USER_ERROR)  # one line is enough
+    raise UserError(
+        f"each of these tasks would be a run of its own. Received: {tasks} tasks of srun without PMI. Give srun "
+        "--mpi=pmix (`srun --mpi=list` shows what there is), or start the ranks by `python -m launch submit`"
+    )
+
+
 def check_controller(config: StrategyConfig, variables: Mapping[str, str]) -> None:
     """Raise UserError if a strategy needs MPI and the launcher uses Gloo.
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from common.config import Config
 from common.distributed.communicator import Communicator
 from common.distributed.console import Console
-from common.distributed.mpi import check_controller
+from common.distributed.mpi import check_controller, check_tasks
 from common.elastic.membership import Hooks
 from common.errors import EXIT_CODE_STALLED, EXIT_CODE_USER_ERROR, UserError, as_user_error
 from common.parameter_server.client import say_goodbye
@@ -30,6 +30,7 @@ def read_settings(arguments: Sequence[str] | None, *, program: str) -> Config | 
     arguments = sys.argv[1:] if arguments is None else arguments
     try:
         config = settings_of(arguments, program=program)
+        check_tasks(os.environ)
         check_controller(config.strategy, os.environ)
         config.strategy.check_framework(program)
         take_settings(config.faults)

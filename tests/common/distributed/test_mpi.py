@@ -1,12 +1,14 @@
 """What is refused where messages go by MPI. Ranks without Horovod: `end_to_end/test_server.py`."""
 
+import re
 import subprocess
 import sys
 
 import pytest
+from processes import ROOT, environment
 
 from common.config import StrategyConfig
-from common.distributed.mpi import check_controller
+from common.distributed.mpi import check_controller, check_tasks
 from common.errors import UserError
 
 
@@ -42,3 +44,25 @@ with no_other_way(UserError("no such file"), patience_seconds=0.01):
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=50, check=False)
     assert (ended.returncode, ended.stdout) == (2, "")
     assert ended.stderr == "error: no such file (this rank alone: the others do not join it)\n"
+
+
+STEP = {"SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "2"}
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [{}, {**STEP, "SLURM_STEP_NUM_TASKS": "1"}, {**STEP, "PMIX_RANK": "0"}, {**STEP, "OMPI_COMM_WORLD_SIZE": "2"}],
+)
+def test_tasks_that_know_of_each_other_are_ranks(variables):
+    check_tasks(variables)
+
+
+def test_tasks_of_srun_without_pmi_are_refused_in_one_line(tmp_path):
+    command = [sys.executable, str(ROOT / "torch_impl/train.py"), "--dataset", "synthetic:600x8x8x1x3"]
+    ended = []
+    for task in ("0", "1"):
+        variables = environment() | STEP | {"SLURM_PROCID": task}
+        ended.append(subprocess.run(command, env=variables, cwd=tmp_path, capture_output=True, text=True, timeout=100))
+    assert [task.returncode for task in ended] == [2, 2]
+    assert re.fullmatch(r"[^\n]*2 tasks of srun without PMI\. Give srun --mpi=pmix [^\n]*\n", ended[0].stderr), ended[0]
+    assert ended[1].stderr == "" and list(tmp_path.iterdir()) == []
