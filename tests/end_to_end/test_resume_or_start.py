@@ -1,6 +1,6 @@
 """`--resume-or-start`: one command for a batch system to run again: it starts a run, resumes it, or does nothing.
 
-Which runs it refuses: `refusals/launch-resume.toml`.
+Which runs it refuses: `refusals/launch-train.toml`.
 """
 
 import json

@@ -5,7 +5,6 @@ That the update of a global batch does not depend on its parts is in `test_same_
 
 import numpy as np
 import pytest
-from builders import make_config, make_setup
 from by_hand import (
     BATCH,
     DATA,
@@ -21,8 +20,6 @@ from by_hand import (
     validation_loss,
 )
 from jobs import Jobs, keras_in_ci, relative_difference, resumed, train
-
-from common.errors import UserError
 
 pytestmark = pytest.mark.ranks
 
@@ -131,12 +128,6 @@ def adasum_by_hand(run, *, size):
 def test_adasum_is_the_formula_worked_out_by_hand(jobs, framework, size):
     run = jobs.run(framework, f"adasum{size}")
     check_weights(jobs.weights(framework, f"adasum{size}"), adasum_by_hand(run, size=size), tolerance=1e-12)
-
-
-@pytest.mark.parametrize("size", [1, 3, 6])
-def test_adasum_of_other_numbers_of_ranks_is_refused(tmp_path, size):
-    with pytest.raises(UserError, match=f"combines the updates of 2, 4 or 8 ranks. Received: --adasum on {size}"):
-        make_setup(make_config(tmp_path, strategy={"adasum": True}), size=size)
 
 
 @keras_in_ci
