@@ -19,6 +19,11 @@ OTHER = {"torch": "keras", "keras": "torch"}
 EXPORTED = {"torch": ".pt", "keras": ".keras"}
 SETTINGS = ["--dataset", DATASET, "--batch-size", "32", "--validation-share", "0.1", "--epochs", "3"]
 IMAGE_COUNT = 6
+EVALUATED = {
+    "whole": [],
+    "layers": ["--strategy", "layers", "--stages", "2"],
+    "split": ["--strategy", "split", "--model-ranks", "2"],
+}
 
 
 def image_files():
@@ -33,7 +38,11 @@ def all_jobs():
     yield train("mlp", *SETTINGS, "--model", "mlp", "--epochs", "2", launcher="none")
     alone = {"launcher": "none", "after": ("whole",)}
     images = tuple(map(str, image_files()))
-    yield Job("evaluate", ("runs/whole",), program="predict", watch="runs/whole", **alone)
+    for name, flags in EVALUATED.items():
+        if name != "whole":
+            yield train(name, *SETTINGS, "--epochs", "1", *flags)
+        watched = {"watch": f"runs/{name}", "launcher": "none", "after": (name,)}
+        yield Job(f"evaluate {name}", (f"runs/{name}",), program="predict", **watched)
     yield Job("classify", ("runs/whole", *images), program="predict", **alone)
     yield Job("outputs", ("runs/whole",), program="outputs", **alone)
     yield Job("foreign weights", ("--resume", "runs/foreign", "--epochs", "9"), watch="runs/foreign", launcher="none")
@@ -85,8 +94,12 @@ def check_evaluation(shown, run):
     assert matrix.shape == (10, 10) and matrix.sum() == 200 and np.trace(matrix) == int(match[2])
 
 
-def test_predict_reads_runs_of_both_frameworks(jobs, framework, other):
-    check_evaluation(printed(jobs, framework, "evaluate"), jobs.run(framework, "whole"))
+@pytest.mark.parametrize("name", EVALUATED)
+def test_predict_finds_what_training_recorded(jobs, framework, name):
+    check_evaluation(printed(jobs, framework, f"evaluate {name}"), jobs.run(framework, name))
+
+
+def test_predict_reads_runs_of_the_other_framework(jobs, framework, other):
     check_evaluation(printed(jobs, framework, f"{other} evaluate"), jobs.run(other, "whole"))
     (ours,), (theirs,) = jobs.outcomes(framework, f"{other} outputs"), jobs.outcomes(other, "outputs")
     assert relative_difference(np.array(ours.value), np.array(theirs.value)) < 1e-5

@@ -14,12 +14,12 @@ import pytest
 from builders import DATASET, make_config
 from fake_ranks import alone, run_ranks
 from played_session import Played
-from processes import HANG_SECONDS, finish, rank_processes, run_command, start_command, wait_until
+from processes import HANG_SECONDS, epochs_of, finish, rank_processes, run_command, start_command, wait_until
 
 from common.config import config_from_dict
 from common.errors import UserError
 from common.run_folder.checkpoints import CHECKPOINTS_FOLDER, checkpoint_folders
-from common.run_folder.records import EPOCHS_FILE, now, read_run
+from common.run_folder.records import now, read_run
 from common.training import resume
 from common.training.entry_point import read_settings
 from common.training.resume import AlreadyFinished, look_at_run
@@ -309,8 +309,7 @@ def test_ranks_are_started_again_and_end_as_an_undisturbed_run_does(tmp_path):
     command += ["--dataset", "synthetic:4000x28x28x1x10", "--model", "mlp", "--epochs", "12", "--batch-size", "32"]
     command += ["--threads", "1", "--checkpoint-minutes", "0.001"]
     process = start_command([*command, "--name", "restarted"], folder=tmp_path)
-    epochs = tmp_path / "runs" / "restarted" / EPOCHS_FILE
-    wait_until(lambda: epochs.exists() and epochs.stat().st_size > 0, process=process)
+    wait_until(lambda: epochs_of(tmp_path / "runs/restarted"), process=process)
     rank_processes(process.pid)["1"].kill()
     restarted = finish(process, within_seconds=HANG_SECONDS)
     assert restarted.code == 0, restarted

@@ -70,6 +70,8 @@ def all_jobs():
     for name in UNEQUAL_RANKS:
         yield train(name, *MLP, *STEPS, patch=name)
     yield train("full", *MLP, *STEPS, "--runs-folder", "disk", patch="full_disk")
+    often = ["--checkpoint-minutes", "1e-9"]
+    yield train("full_inside", *MLP, *STEPS, *often, "--runs-folder", "disk", patch="full_disk")
     yield train("nearly_full", *MLP, *STEPS, "--runs-folder", "disk", patch="nearly_full_disk")
     for launcher in ("mpirun2", "gloo2"):
         yield train(f"timeline {launcher}", *MLP, *STEPS, "--horovod-timeline", launcher=launcher)
@@ -314,8 +316,12 @@ def test_ranks_that_train_apart_are_found_and_the_run_fails(jobs, framework, job
 
 
 @keras_in_ci
-@pytest.mark.parametrize(("job", "states"), [("nearly_full", {"failed"}), ("full", {"running", "killed"})])
+@pytest.mark.parametrize(
+    ("job", "states"),
+    [("nearly_full", {"failed"}), ("full", {"running", "killed"}), ("full_inside", {"running", "killed"})],
+)
 def test_a_full_disk_leaves_no_half_files(jobs, framework, job, states):
+    """At the end of an epoch, and inside one."""
     check_one_line(jobs.outcomes(framework, job), program=f"{framework}_impl/train.py", message=FULL_DISK)
     run = read_run(jobs.place(framework) / "disk" / job)
     assert run.state in states and run.epochs == []  # where nothing can be written, not even that it failed

@@ -383,13 +383,12 @@ def test_relative_difference():
     assert their_difference(np.ones(2, np.int32), np.ones(2, np.int64)) == 0.0
 
 
-@pytest.mark.parametrize("wrong", [np.nan, np.inf])
-@pytest.mark.parametrize("name", ["a", "b"])
+@pytest.mark.parametrize(("name", "wrong"), list(itertools.product("ab", [np.nan, np.inf])))
 def test_nan_and_infinity_differ_on_either_side(name, wrong):
     arrays = {"a": np.ones(2), "b": np.ones(2)}
     spoiled = arrays | {name: np.array([1.0, wrong])}
-    assert worst_difference(spoiled, arrays) == worst_difference(arrays, spoiled) == (np.inf, name)
-    assert worst_difference(spoiled, spoiled) == (np.inf, name)
+    for ours, theirs in itertools.permutations((spoiled, spoiled, arrays), 2):
+        assert worst_difference(ours, theirs) == (np.inf, name)
 
 
 BROKEN = {
@@ -415,10 +414,10 @@ BROKEN = {
 def broken_root(tmp_path, monkeypatch):
     """Folder of workers in place of the project's: both as they are until one is written over."""
     root = tmp_path / "root"
-    for framework in ("torch", "keras"):
-        (root / f"{framework}_impl").mkdir(parents=True)
-        (root / f"{framework}_impl" / "train.py").symlink_to(ROOT / f"{framework}_impl" / "train.py")
-        write_worker(root, framework, "")
+    for program in ("torch_impl/train.py", "keras_impl/train.py"):
+        (root / program).parent.mkdir(parents=True)
+        (root / program).symlink_to(ROOT / program)
+        write_worker(root, program.split("_")[0], "")
     monkeypatch.setattr(parity_proofs, "ROOT", root)
     monkeypatch.setattr(sys, "argv", ["parity"])
     for name, value in environment().items():
