@@ -41,6 +41,7 @@ SIGMOID, SHARE = 1 / (1 + np.exp(-2.0)), np.exp(2.0) / (1 + np.exp(2.0))
         ("mse", "sigmoid", [0.0, 2.0], [0.5, SIGMOID], (0.25 + (SIGMOID - 1) ** 2) / 2),
         ("mse", "softmax", [0.0, 2.0], [1 - SHARE, SHARE], (1 - SHARE) ** 2),
     ],
+    ids=["cross_entropy", "mse", "mse-sigmoid", "mse-softmax"],
 )
 def test_scores_and_losses_by_hand(loss, activation, outputs, expected_scores, expected_loss):
     config, outputs = settings(loss, activation), np.array([outputs])
