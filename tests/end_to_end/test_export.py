@@ -1,12 +1,11 @@
 """`python -m launch export`: programs that cannot import this project compute what it computes."""
 
-import re
 import subprocess
 import sys
 
 import numpy as np
 import pytest
-from builders import make_config, make_setup, random_weights, write_trained_run
+from builders import make_config, make_setup, write_trained_run
 from extras import environment_with_extras
 from frameworks import call
 from jobs import relative_difference
@@ -15,7 +14,6 @@ from processes import TESTS, environment
 from common.checks import parity_cases
 from common.data.batches import normalize
 from common.trained.trained_model import read_trained_model
-from launch.__main__ import main
 
 TOLERANCE = 1e-5  # of the largest output: float32, sums in another order
 # Three channels show the order of a flattened image, odd sides where zeros are padded.
@@ -70,29 +68,3 @@ def test_the_command_starts_the_program_of_the_framework(runs, tmp_path):
     assert done.stdout.startswith(f"export: {output} (")
     assert "mlp for images of 9 x 7 pixels, 3 channels. Input: (pixels from 0 to 1 - [" in done.stdout
     assert [path.name for path in output.parent.iterdir()] == [output.name]
-
-
-@pytest.fixture
-def run(tmp_path):
-    setup = make_setup(make_config(tmp_path))
-    return write_trained_run(tmp_path / "run", setup, random_weights(setup))
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--to", "onnx", "--output", "m.onnx"], r"ONNX files need the onnx package .*Run `make extras`, and"),
-        (["--to", "keras", "--output", "m.h5"], r"the file should end in \.keras\. Received: --output m\.h5\. "),
-        (["--to", "tflite", "--output", "m"], "invalid choice: 'tflite'"),
-        (["--to", "onnx"], "arguments are required: --output"),
-    ],
-)
-def test_bad_input_is_one_line(words, message, run, monkeypatch, capsys):
-    monkeypatch.setitem(sys.modules, "onnx", None)
-    try:
-        code = main(["export", str(run), *words])
-    except SystemExit as end:
-        code = end.code
-    error = capsys.readouterr().err
-    assert code == 2 and error.count("\n") == 1
-    assert re.search(message, error), error

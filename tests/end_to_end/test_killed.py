@@ -13,6 +13,7 @@ from builders import forget_hashes
 from jobs import check_bit_for_bit, keras_in_ci
 from processes import (
     END_SECONDS,
+    epochs_of,
     finish,
     launcher_command,
     our_lines,
@@ -25,7 +26,7 @@ from processes import (
 )
 
 from common.run_folder.checkpoints import checkpoint_folders, usable_checkpoints
-from common.run_folder.records import EPOCHS_FILE, read_run
+from common.run_folder.records import read_run
 
 pytestmark = pytest.mark.ranks
 
@@ -34,12 +35,6 @@ MLP = [*DATA, "--model", "mlp", "--steps-per-epoch", "4", "--keep", "2"]
 CNN = [*DATA, "--model", "cnn", "--steps-per-epoch", "16"]
 OFTEN = ["--checkpoint-minutes", "1e-9"]
 ENDLESS = ["--epochs", "100000"]
-
-
-def epochs_of(run):
-    """Return how many epochs a run has recorded."""
-    epochs = run / EPOCHS_FILE
-    return len(epochs.read_text().splitlines()) if epochs.exists() else 0
 
 
 @keras_in_ci

@@ -5,7 +5,8 @@ import shlex
 import tomllib
 
 import pytest
-from jobs import FRAMEWORKS, Job, Jobs, on_frameworks, train
+from jobs import FRAMEWORKS, Job, Jobs, last_value, on_frameworks, train
+from made_images import write_image
 from processes import ROOT
 
 pytestmark = pytest.mark.ranks
@@ -17,6 +18,7 @@ SETTINGS += ["--model", "mlp", "--epochs", "2", "--steps-per-epoch", "5"]
 SERVED = ["--batch-size", "48", "--strategy", "server", "--servers", "2", "--threads", "1", "--lr-scaling", "none"]
 GIVEN = {
     "mlp": train("mlp", *SETTINGS, "--epochs", "1"),
+    "cut": train("cut", *SETTINGS, "--max-steps", "7"),
     "averaged": train("averaged", *SETTINGS, "--epochs", "1", "--strategy", "averaging", "--average-every", "5"),
     "in step": train("in step", *SETTINGS, *SERVED, launcher="mpirun4"),
     "free": train("free", *SETTINGS, *SERVED, "--staleness", "none", launcher="mpirun4"),
@@ -24,23 +26,31 @@ GIVEN = {
 
 
 def job_of(row):
-    """Return the job of a row: of the settings above, unless a run is resumed."""
-    arguments = shlex.split(row["arguments"])
+    """Return the job of a row: of the settings above, unless a run is resumed, whose folder is watched."""
+    arguments, runs = shlex.split(row["arguments"]), tuple(row.get("given", ()))
+    watch = last_value("--resume", arguments) or f"runs/{last_value('--name', arguments) or 'none'}"
     if "--resume" not in arguments:
-        arguments = [*SETTINGS, *arguments, "--name", row["id"].replace(" ", "_").replace(",", "")]
-    launcher = row.get("launcher", "mpirun2")
-    return Job(row["id"], tuple(arguments), launcher=launcher, after=tuple(row.get("given", ())))
+        arguments = [*SETTINGS, "--name", "none", *arguments]
+    return Job(row["id"], tuple(arguments), launcher=row.get("launcher", "mpirun2"), watch=watch, after=runs)
 
 
 @pytest.fixture(scope="module")
 def jobs(tmp_path_factory):
-    return Jobs(tmp_path_factory.mktemp("refused"), [*GIVEN.values(), *map(job_of, TABLE)])
+    """Also a file in the place of a folder, and images of different sizes."""
+    made = Jobs(tmp_path_factory.mktemp("refused"), [*GIVEN.values(), *map(job_of, TABLE)])
+    for framework in FRAMEWORKS:
+        place = made.place(framework)
+        (place / "file").write_text("no folder")
+        for number in range(4):
+            write_image(place / f"mixed/class {number % 2}/{number}.png", number, size=(28 + number, 28))
+    return made
 
 
 @on_frameworks(ROWS, frameworks=lambda name: ROWS[name].get("frameworks", FRAMEWORKS), quick=lambda name: ("torch",))
-def test_all_ranks_refuse_together(jobs, framework, name):
+def test_all_ranks_refuse_together_and_write_nothing(jobs, framework, name):
     ranks = jobs.outcomes(framework, name)
     assert [rank.code for rank in ranks] == [2] * len(ranks)
     line = rf"{framework}_impl/train\.py: error: {ROWS[name]['line']}\n"
     assert re.fullmatch(line, ranks[0].stderr), ranks[0].stderr
     assert all(rank.stderr == rank.stdout == "" for rank in ranks[1:])
+    assert all(rank.untouched for rank in ranks) and not (jobs.place(framework) / "runs/none").exists()

@@ -9,8 +9,6 @@ from dataclasses import dataclass
 import pytest
 from jobs import FRAMEWORKS, Job, Jobs, check_bit_for_bit, last_value, on_frameworks, resumed, train
 
-from common.run_folder.records import read_run
-
 pytestmark = pytest.mark.ranks
 
 OFTEN = ("--checkpoint-minutes", "1e-9")  # after every update
@@ -50,8 +48,6 @@ class Case:
 
 CASES = {
     "cnn": Case(CNN, quick=("torch",)),
-    "cnn alone": Case(CNN, launcher="none"),
-    "adam": Case((*CNN, *ADAM)),
     "adamw": Case((*MLP, "--optimizer", "adamw", "--learning-rate", "0.001", "--weight-decay", "0.1")),
     "rmsprop": Case((*MLP, "--optimizer", "rmsprop", "--learning-rate", "0.001")),
     "nesterov": Case((*CNN, "--nesterov", "--weight-decay", "0.001", "--compression", "fp16")),
@@ -120,7 +116,6 @@ def all_jobs():
     )
     short = ("--resume", "runs/cnn_part", "--max-steps", "8")
     yield Job("too short", short, watch="runs/cnn_part", after=("cnn again", "cnn whole"))
-    yield train("full disk", *CNN, *OFTEN, patch="full_disk")
 
 
 @pytest.fixture(scope="module")
@@ -172,9 +167,3 @@ def test_a_command_that_is_run_again_after_the_end_does_nothing(jobs, framework)
     ranks = jobs.outcomes(framework, "after its end")
     assert [outcome.code for outcome in ranks] == [0, 0] and all(outcome.untouched for outcome in ranks)
     assert ranks[0].stdout == "the run is finished already: runs/cnn_part\n"
-
-
-def test_a_full_disk_ends_all_ranks_inside_an_epoch(jobs, framework):
-    ranks = jobs.outcomes(framework, "full disk")
-    assert [outcome.code for outcome in ranks] == [2, 2] and "writing the checkpoint failed: " in ranks[0].stderr
-    assert read_run(jobs.place(framework) / "runs/full_disk").epochs == []

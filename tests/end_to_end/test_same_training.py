@@ -6,14 +6,17 @@ nothing else may differ. In float32 that order alone moves a ReLU or a maximum t
 update is compared, and a whole epoch only for the model that has neither.
 """
 
+import itertools
+
 import numpy as np
 import pytest
 from frameworks import need
-from jobs import FRAMEWORKS, Jobs, on_frameworks, relative_difference, train
+from jobs import FRAMEWORKS, Jobs, keras_in_ci, on_frameworks, relative_difference, train
 
 from common.checks.parity_cases import IMAGES, make_spec
 from common.model.specs import model_spec
 from common.model.weights import draw_initial_weights, load_weights
+from common.run_folder.records import NotRecorded
 
 pytestmark = pytest.mark.ranks
 
@@ -88,10 +91,9 @@ def all_runs():
     epoch = [*DATA[:4], "--lr-scaling", "none", "--model", "mlp", "--epochs", "1", "--steps-per-epoch", "22"]
     yield train("float32", *epoch, *batch(1), launcher="none")
     yield train("float32 on 2", *epoch, *batch(2))
-    yield train("float32 on 4", *epoch, *batch(4), launcher="mpirun4")
 
     # The ways to exchange gradients.
-    for groups in ("2", "4", "each", "auto"):
+    for groups in ("2", "each"):
         yield train(f"groups {groups}", *mlp, *batch(2), "--gradient-groups", groups)
     yield train("unlike starts", *mlp, *batch(2), patch="unlike_starts")
     yield train("shared gpu", *mlp, *batch(2), "--share-gpu", patch="without_gpu+unlike_starts")
@@ -196,8 +198,7 @@ SAME = {  # run -> the run that it equals, and the largest relative difference o
     "mlp on gloo": ("mlp", MORE_ROUNDING),
     **{f"{name} update on 2": (f"{name} update", 1e-6) for name in FREE},
     "float32 on 2": ("float32", 1e-5),
-    "float32 on 4": ("float32", 1e-5),
-    **{f"groups {groups}": ("mlp on 2", EXACT) for groups in ("2", "4", "each", "auto")},
+    **{f"groups {groups}": ("mlp on 2", EXACT) for groups in ("2", "each")},
     "unlike starts": ("mlp on 2", EXACT),  # the broadcast mends them
     "shared gpu": ("mlp on 2", EXACT),  # through host memory, and from unlike starts
     "replicated validation": ("mlp on 2", EXACT),
@@ -307,6 +308,72 @@ def test_runs_train_the_same_weights(jobs, framework, name):
 def test_the_record_says_how_many_ranks_hold_a_copy(jobs, framework, name, parts):
     world = jobs.run(framework, name).record.world
     assert (world.size, world.parts) == (4, parts)
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize(
+    ("framework", "name"), [("torch", "ddp"), ("keras", "multiworker"), ("keras", "mirrored")], indirect=["framework"]
+)
+def test_the_record_says_who_shared_the_work_of_a_native_strategy(jobs, framework, name):
+    """Two workers, of which mirrored has both in one process; PyTorch's gradients are counted."""
+    record, updates = jobs.run(framework, f"mlp {name}").record, EPOCHS * STEPS
+    assert record.world.size == (1 if name == "mirrored" else 2)
+    of_worker = (GLOBAL // 2, GLOBAL // 2 * updates, updates)
+    workers = record.sharing.workers
+    assert [(worker.batch_size, worker.images, worker.updates) for worker in workers] == [of_worker] * 2
+    hidden = NotRecorded("TensorFlow exchanges gradients inside its strategy")
+    sent = VALUE * MLP_VALUES if name == "ddp" else hidden
+    assert all(worker.sent_bytes == worker.received_bytes == sent for worker in workers)
+    assert record.sharing.formula_bytes == VALUE * MLP_VALUES
+
+
+VALUE, MLP_VALUES = 8, 152_650  # bytes; weights
+SENT = {  # by the two ranks, for each image
+    "mlp layers": (192, 192),  # the outputs of fc1, and their gradient
+    "cnn layers": (320, 320),
+    "simplecnn layers": (8 * 12 * 12, 8 * 12 * 12),
+    "mlp split": (10, 10),  # of fc2; the gradient of the images is not needed
+    # Forward: 5 channels of relu1 and 10 of relu2, the sum of fc2. Backward: sums over the inputs of conv2 and fc1.
+    "cnn_adam split": (5 * 144 + 10 * 16 + 10 + 10 * 144 + 320,) * 2,
+}
+
+
+@on_frameworks(SENT, frameworks=lambda name: FRAMEWORKS, quick=lambda name: QUICK.get(name, ()))
+def test_bytes_of_a_model_in_parts_are_counted_where_they_are_sent(jobs, framework, name):
+    record = jobs.run(framework, name).record
+    assert [worker.updates for worker in record.sharing.workers] == [STEPS * EPOCHS] * 2
+    assert [worker.sent_bytes for worker in record.sharing.workers] == [VALUE * GLOBAL * sent for sent in SENT[name]]
+    if "split" not in name:
+        assert record.sharing.formula_bytes == VALUE * GLOBAL * sum(SENT[name]) / 2
+    # And the memory of each rank.
+    assert len(record.isolation.memory_before_bytes) == len(record.model.forecast_bytes) == 2
+    assert all(0 < forecast < 10**7 for forecast in record.model.forecast_bytes)
+
+
+@on_frameworks(["cnn layers", "cnn gpipe"], frameworks=lambda name: FRAMEWORKS, quick=lambda name: QUICK.get(name, ()))
+def test_the_record_tells_what_each_stage_did(jobs, framework, name):
+    record = jobs.run(framework, name).record
+    first, last = record.sharing.pipeline
+    assert (first.first_layer, last.last_layer) == ("conv1", "fc2")
+    microbatches = 8 if name == "cnn gpipe" else 4
+    assert (first.held_microbatches, last.held_microbatches) == ((8, 8) if name == "cnn gpipe" else (2, 1))
+    for stage in (first, last):
+        assert len(stage.passes) == 2 * microbatches
+        assert all(0 <= one.start <= one.end < 60 for one in stage.passes)
+        assert 0 < stage.waiting_seconds < record.totals.training_seconds
+    for number in range(microbatches):  # forward on the first stage, then on the last; backward the other way round
+        times = [
+            next(one for one in stage.passes if (one.is_forward, one.microbatch) == (is_forward, number))
+            for stage, is_forward in ((first, True), (last, True), (last, False), (first, False))
+        ]
+        assert all(one.end <= other.end for one, other in itertools.pairwise(times))
+
+
+@keras_in_ci
+def test_ranks_that_share_a_gpu_say_so(jobs, framework):
+    assert jobs.run(framework, "shared gpu").record.config.device.share_gpu
+    words = "ranks share GPUs and exchange gradients in host memory"
+    assert words in jobs.outcomes(framework, "shared gpu")[0].stdout
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[] if n == "mlp on 2" else pytest.mark.ci) for n in ACROSS])

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from made_trials import write_search_file
 from optuna.trial import create_trial
-from processes import finish, start_command, train_command, wait_until
+from processes import epochs_of, finish, run_command, start_command, train_command, wait_until
 
 from common.run_folder.records import read_run
 from common.run_folder.search_record import read_search
@@ -26,6 +26,14 @@ def write_file(folder, epochs, *, trials, frameworks='["torch"]', sampler="tpe")
 
 def start(folder, *more):
     return start_command([sys.executable, "-m", "launch", "search", "made.toml", *more], folder=folder)
+
+
+def start_long(folder):
+    """Start a search of one trial that does not end; return it and the trainer's process once it has an epoch."""
+    write_file(folder, LONG, trials=1)
+    process, run = start(folder), folder / "runs/made/torch-t0"
+    wait_until(lambda: epochs_of(run), process=process)
+    return process, Path(f"/proc/{read_run(run).record.status.process}")
 
 
 def search(folder, *more):
@@ -51,37 +59,26 @@ def test_both_frameworks_train_at_the_same_points_and_the_best_one_becomes_a_rec
     for number in (0, 1):
         hashes = {read_run(tmp_path / "runs/made" / f"{name}-t{number}").record.hashes for name in ("torch", "keras")}
         assert len({one.initial_weights for one in hashes}) == 1  # the same seed, too
-    shown = finish(
-        start_command([sys.executable, "-m", "analysis", "hyperparameters", "runs/made", "--recipe-out", "best.toml",
-                       "--plots", "plots"], folder=tmp_path), within_seconds=120
-    )  # fmt: skip
+    words = ["-m", "analysis", "hyperparameters", "runs/made", "--recipe-out", "best.toml", "--plots", "plots"]
+    shown = run_command([sys.executable, *words], folder=tmp_path)
     assert shown.code == 0, shown
-    framework = re.search(r"has the settings of (torch|keras)-t\d", shown.stdout)
-    assert framework, shown
-    trained = finish(
-        start_command(train_command(framework[1], ["--recipe", "best.toml", "--name", "again"]), folder=tmp_path),
-        within_seconds=120,
-    )
+    best = re.search(r"has the settings of ((torch|keras)-t\d):", shown.stdout)
+    assert best, shown
+    again = ["--recipe", "best.toml", "--name", "again"]
+    trained = run_command(train_command(best[2], again), folder=tmp_path)
     assert trained.code == 0, trained
-    best = re.search(r"has the settings of (\S+):", shown.stdout)
-    assert best
     again, first = (read_run(tmp_path / "runs" / name).record for name in ("again", f"made/{best[1]}"))
     assert again.hashes == first.hashes  # final weights included: the recipe is the whole training
 
 
 @pytest.mark.ranks
 def test_an_interrupted_search_ends_its_trainers_and_is_resumed(tmp_path):
-    write_file(tmp_path, LONG, trials=1)
-    process = start(tmp_path)
-    epochs = tmp_path / "runs/made/torch-t0/epochs.jsonl"
-    wait_until(lambda: epochs.exists() and epochs.read_text().count("\n") > 0, process=process)
+    process, trainer = start_long(tmp_path)
     process.send_signal(signal.SIGINT)
     done = finish(process, within_seconds=60)
     assert done.code == 130, done
     assert done.stdout.splitlines()[-1] == "interrupted; resume with: python -m launch search made.toml"
-    run = read_run(tmp_path / "runs/made/torch-t0")
-    assert run.state == "interrupted"
-    assert not Path(f"/proc/{run.record.status.process}").exists()
+    assert read_run(tmp_path / "runs/made/torch-t0").state == "interrupted" and not trainer.exists()
     (trial,) = trials_of(tmp_path)
     assert (trial.state, trial.reason) == ("failed", "interrupted")
 
@@ -90,16 +87,13 @@ def test_an_interrupted_search_ends_its_trainers_and_is_resumed(tmp_path):
 @pytest.mark.ci
 def test_a_killed_search_is_resumed_and_ends_what_it_left(tmp_path):
     """Its trainer lives on; its point is made again, here with fewer epochs to get to the end."""
-    write_file(tmp_path, LONG, trials=1)
-    process = start(tmp_path)
-    epochs = tmp_path / "runs/made/torch-t0/epochs.jsonl"
-    wait_until(lambda: epochs.exists() and epochs.read_text().count("\n") > 0, process=process)
+    process, trainer = start_long(tmp_path)
     process.kill()
     process.communicate()
-    left = read_run(tmp_path / "runs/made/torch-t0").record.status.process
+    assert trainer.exists()
     second = start(tmp_path)
-    wait_until(lambda: (tmp_path / "runs/made/torch-t1/epochs.jsonl").exists(), process=second)
-    assert not Path(f"/proc/{left}").exists()
+    wait_until((tmp_path / "runs/made/torch-t1/epochs.jsonl").exists, process=second)
+    assert not trainer.exists()
     second.send_signal(signal.SIGTERM)
     assert finish(second, within_seconds=60).code == 130
     first, again = trials_of(tmp_path)

@@ -157,12 +157,3 @@ def test_horovodrun_starts_servers_as_well(tmp_path):
     done = run_command([*launcher_command("mpi4"), *train_command("keras", arguments)], folder=tmp_path)
     assert done.code == 0, done.stderr
     assert read_run(tmp_path / "runs" / "by_horovodrun").state == "finished"
-
-
-@pytest.mark.ci
-@pytest.mark.parametrize("launcher", ["gloo2", "none"])
-def test_without_mpi_a_server_is_refused(launcher, tmp_path):
-    command = [*launcher_command(launcher), *train_command("torch", [*MLP, *served(1)])]
-    done = run_command(command, folder=tmp_path)
-    expected = "ranks started with Gloo" if launcher == "gloo2" else "--servers 1 on 1. Start"
-    assert done.code != 0 and expected in done.stderr + done.stdout

@@ -10,6 +10,7 @@ import pytest
 from processes import (
     HANG_SECONDS,
     TESTS,
+    epochs_of,
     finish,
     launcher_command,
     rank_processes,
@@ -19,7 +20,7 @@ from processes import (
     wait_until,
 )
 
-from common.run_folder.records import EPOCHS_FILE, read_run
+from common.run_folder.records import read_run
 
 pytestmark = [pytest.mark.ranks, pytest.mark.ci]
 
@@ -32,7 +33,7 @@ def test_a_stopped_rank_is_named_and_the_run_goes_on_from_its_checkpoint(framewo
     command = [*launcher_command(launcher), *train_command(framework, [*SETTINGS, "--name", "stopped"])]
     folder = tmp_path / "runs" / "stopped"
     process = start_command(command, folder=tmp_path)
-    wait_until(lambda: (folder / EPOCHS_FILE).exists() and read_run(folder).epochs != [], process=process)
+    wait_until(lambda: epochs_of(folder), process=process)
     ranks = rank_processes(process.pid)
     started = [*ranks.values(), *(child for rank in ranks.values() for child in rank.children())]
     stopped = ranks["1"].pid
@@ -56,29 +57,23 @@ def test_a_stopped_rank_is_named_and_the_run_goes_on_from_its_checkpoint(framewo
     assert hashes[0] == hashes[1]
 
 
-@pytest.mark.parametrize(("framework", "launcher"), [("torch", "gloo2")], indirect=["framework"])
-def test_a_rank_that_is_stopped_in_its_imports_is_named_and_the_run_ends(framework, launcher, tmp_path):
-    process = start_command([*launcher_command(launcher), *train_command(framework, SETTINGS)], folder=tmp_path)
-    wait_until(lambda: imports_framework(process.pid, rank="1"), process=process)
+@pytest.mark.parametrize(
+    ("framework", "launcher", "flags", "phase"),
+    [("torch", "gloo2", [], "imports"), ("torch", "mpirun2", ["--strategy", "server", "--servers", "1"], "serving")],
+    indirect=["framework"],
+)
+def test_a_rank_that_is_stopped_in_another_phase_is_named_and_the_run_ends(framework, launcher, flags, phase, tmp_path):
+    train = train_command(framework, [*SETTINGS, *flags, "--name", "stopped"])
+    process = start_command([*launcher_command(launcher), *train], folder=tmp_path)
+    if phase == "imports":
+        wait_until(lambda: imports_framework(process.pid, rank="1"), process=process)
+    else:
+        wait_until(lambda: epochs_of(tmp_path / "runs/stopped"), process=process)
     ranks = rank_processes(process.pid)
     stopped = ranks["1"].pid
     _, line = stop(process, stopped)
-    assert f"(host {os.uname().nodename}, process {stopped}) is stopped, in imports, for " in line
+    assert f"(host {os.uname().nodename}, process {stopped}) is stopped, in {phase}, for " in line
     assert line.endswith(" s: ending the run")
-    assert_ended(list(ranks.values()))
-
-
-@pytest.mark.parametrize("framework", ["torch"], indirect=True)
-def test_a_stopped_server_is_named_and_the_run_ends(framework, tmp_path):
-    served = [*SETTINGS, "--strategy", "server", "--servers", "1", "--name", "served"]
-    command = [*launcher_command("mpirun2"), *train_command(framework, served)]
-    process = start_command(command, folder=tmp_path)
-    file = tmp_path / "runs/served" / EPOCHS_FILE
-    wait_until(lambda: file.exists() and file.read_text() != "", process=process)
-    ranks = rank_processes(process.pid)
-    stopped = ranks["1"].pid
-    _, line = stop(process, stopped)
-    assert f"process {stopped}) is stopped, in serving, for " in line
     assert_ended(list(ranks.values()))
 
 

@@ -47,10 +47,15 @@ class Case:
 # Each rank has a dictionary of weights and one of momentum buffers; every formula is in float64.
 
 
-def gradient(weights, pixels, labels):
-    """Return the gradient of mlp's mean cross entropy: dense, sigmoid, dense; pixels (samples, 784)."""
+def outputs_of(weights, pixels):
+    """Return the hidden values and the outputs of mlp: dense, sigmoid, dense; pixels (samples, 784)."""
     hidden = 1 / (1 + np.exp(-(pixels @ weights["fc1.weight"].T + weights["fc1.bias"])))
-    outputs = hidden @ weights["fc2.weight"].T + weights["fc2.bias"]
+    return hidden, hidden @ weights["fc2.weight"].T + weights["fc2.bias"]
+
+
+def gradient(weights, pixels, labels):
+    """Return the gradient of mlp's mean cross entropy."""
+    hidden, outputs = outputs_of(weights, pixels)
     probabilities = np.exp(outputs) / np.exp(outputs).sum(axis=1, keepdims=True)
     of_outputs = (probabilities - np.eye(outputs.shape[1])[labels]) / len(labels)
     of_hidden = (of_outputs @ weights["fc2.weight"]) * hidden * (1 - hidden)
@@ -72,17 +77,19 @@ def first_weights():
     return draw_initial_weights(model_spec("mlp", input_shape=(1, 28, 28), outputs=10), seed=SEED, dtype="float64")
 
 
+def pixels_of(run, split, rows):
+    """Return the pixels (samples, 784) of some samples of a split, as the run's model sees them."""
+    data, images = run.record.data, split.images[rows]
+    return (images.reshape(len(images), -1) / 255 - data.mean[0]) / data.standard_deviation[0]
+
+
 def batches(run, update, *, batch_sizes):
     """Return pixels (samples, 784) and labels of each rank in an update of the run, counted from 0."""
-    data, split = run.record.data, load_dataset(DATASET).train
+    split = load_dataset(DATASET).train
     training, _ = split_validation(1200, share=0.1, seed=SEED)
     order = training[epoch_order(len(training), seed=SEED, epoch=update // STEPS + 1)]
-    parts = []
-    for rank in range(len(batch_sizes)):
-        rows = order[rank_slice(update % STEPS, rank=rank, batch_sizes=batch_sizes)]
-        pixels = (split.images[rows].reshape(len(rows), -1) / 255 - data.mean[0]) / data.standard_deviation[0]
-        parts.append((pixels, split.labels[rows]))
-    return parts
+    parts = (order[rank_slice(update % STEPS, rank=rank, batch_sizes=batch_sizes)] for rank in range(len(batch_sizes)))
+    return [(pixels_of(run, split, rows), split.labels[rows]) for rows in parts]
 
 
 def by_hand(case, run, *, start=None):
@@ -111,10 +118,14 @@ def by_hand(case, run, *, start=None):
     return averages
 
 
+def loss_and_accuracy(weights, run, split, rows):
+    """Return the mean loss and the accuracy of mlp over some samples of a split."""
+    _, outputs = outputs_of(weights, pixels_of(run, split, rows))
+    labels = split.labels[rows]
+    return reference_rules.cross_entropy(outputs, labels), float(np.mean(outputs.argmax(axis=1) == labels))
+
+
 def validation_loss(weights, run):
     """Return the loss of mlp over the validation samples."""
-    data, split = run.record.data, load_dataset(DATASET).train
     _, rows = split_validation(1200, share=0.1, seed=SEED)
-    pixels = (split.images[rows].reshape(len(rows), -1) / 255 - data.mean[0]) / data.standard_deviation[0]
-    hidden = 1 / (1 + np.exp(-(pixels @ weights["fc1.weight"].T + weights["fc1.bias"])))
-    return reference_rules.cross_entropy(hidden @ weights["fc2.weight"].T + weights["fc2.bias"], split.labels[rows])
+    return loss_and_accuracy(weights, run, load_dataset(DATASET).train, rows)[0]

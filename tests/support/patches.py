@@ -1,4 +1,7 @@
-"""What jobs of ranks may break or replace in a trainer (`Job.patch`): each is undone when the job ends."""
+"""What jobs of ranks may break or replace in a trainer (`Job.patch`): each is undone when the job ends.
+
+Each is a function of the framework that returns a context.
+"""
 
 import contextlib
 import functools
@@ -30,95 +33,85 @@ def _rank():
     return launcher_rank(os.environ)
 
 
-@contextlib.contextmanager
 def unaveraged(framework):
     """Let every rank learn from its own gradients, as Horovod's own optimizer silently does under Keras 3."""
     if framework == "keras":
         exchange = _module("keras", "gradient_exchange").GradientExchange
-        with mock.patch.object(exchange, "__call__", lambda self, gradients, variables: list(gradients)):
-            yield
-    else:
-        distributed = _module("torch", "distributed")
-        with mock.patch.object(distributed, "wrap_optimizer", lambda optimizer, **_: optimizer):
-            yield
+        return mock.patch.object(exchange, "__call__", lambda self, gradients, variables: list(gradients))
+    return mock.patch.object(_module("torch", "distributed"), "wrap_optimizer", lambda optimizer, **_: optimizer)
 
 
-@contextlib.contextmanager
 def spoiled_average(framework):
     """Let rank 1 take part in the averaging and then learn from something else."""
+    factor = 1.5 if _rank() == 1 else 1.0
     if framework == "keras":
         exchange = _module("keras", "gradient_exchange").GradientExchange
         average = exchange.__call__
 
         def call(self, gradients, variables):
-            return [gradient * (1.5 if _rank() == 1 else 1.0) for gradient in average(self, gradients, variables)]
+            return [gradient * factor for gradient in average(self, gradients, variables)]
 
-        with mock.patch.object(exchange, "__call__", call):
-            yield
-    else:
-        distributed = _module("torch", "distributed")
-        wrap = distributed.wrap_optimizer
+        return mock.patch.object(exchange, "__call__", call)
+    distributed = _module("torch", "distributed")
+    wrap = distributed.wrap_optimizer
 
-        def wrapped(optimizer, **options):
-            distributed_optimizer = wrap(optimizer, **options)
-            synchronize = distributed_optimizer.synchronize
+    def wrapped(optimizer, **options):
+        distributed_optimizer = wrap(optimizer, **options)
+        synchronize = distributed_optimizer.synchronize
 
-            def spoil():
-                synchronize()
-                for group in distributed_optimizer.param_groups:
-                    for parameter in group["params"]:
-                        parameter.grad.mul_(1.5 if _rank() == 1 else 1.0)
+        def spoil():
+            synchronize()
+            for group in distributed_optimizer.param_groups:
+                for parameter in group["params"]:
+                    parameter.grad.mul_(factor)
 
-            distributed_optimizer.synchronize = spoil
-            return distributed_optimizer
+        distributed_optimizer.synchronize = spoil
+        return distributed_optimizer
 
-        with mock.patch.object(distributed, "wrap_optimizer", wrapped):
-            yield
+    return mock.patch.object(distributed, "wrap_optimizer", wrapped)
 
 
-@contextlib.contextmanager
 def without_gpu(framework):
     """Let ranks share a GPU where there is none: all that is done for it runs in host memory."""
-    with mock.patch.object(_module(framework, "distributed"), "choose_gpu", lambda gpus, **_: None):
-        yield
+    return mock.patch.object(_module(framework, "distributed"), "choose_gpu", lambda gpus, **_: None)
 
 
-@contextlib.contextmanager
-def unlike_starts(framework, *, broadcast):
-    """Let rank 1 draw other first weights, with or without the broadcast that fixes it."""
+def unlike_starts(framework):
+    """Let rank 1 draw other first weights."""
     draw = run_setup.draw_initial_weights
 
     def drawn(spec, *, seed, **options):
         return draw(spec, seed=seed + _rank(), **options)
 
-    distributed = _module(framework, "distributed")
-    broadcast_state = distributed.broadcast_state if broadcast else (lambda *_, **__: None)
-    with (
-        mock.patch.object(run_setup, "draw_initial_weights", drawn),
-        mock.patch.object(distributed, "broadcast_state", broadcast_state),
-    ):
-        yield
+    return mock.patch.object(run_setup, "draw_initial_weights", drawn)
 
 
 @contextlib.contextmanager
+def no_broadcast(framework):
+    """Leave out the broadcast that mends unlike starts."""
+    broadcast = mock.patch.object(_module(framework, "distributed"), "broadcast_state", lambda *_, **__: None)
+    with unlike_starts(framework), broadcast:
+        yield
+
+
 def unsharded(framework):
     """Let every rank take rank 0's samples."""
     rank_slice = batches.rank_slice
-    with mock.patch.object(batches, "rank_slice", lambda step, *, rank, **options: rank_slice(step, rank=0, **options)):
-        yield
+    return mock.patch.object(
+        batches, "rank_slice", lambda step, *, rank, **options: rank_slice(step, rank=0, **options)
+    )
 
 
-@contextlib.contextmanager
 def unscaled(framework, *, ranks):
     """Let some ranks forget to scale their learning rate."""
     scale = schedule.scale_factor
-    with mock.patch.object(
-        schedule, "scale_factor", lambda name, *, size: 1.0 if _rank() in ranks else scale(name, size=size)
-    ):
-        yield
+
+    def scaled(name, *, size):
+        return 1.0 if _rank() in ranks else scale(name, size=size)
+
+    return mock.patch.object(schedule, "scale_factor", scaled)
 
 
-@contextlib.contextmanager
 def one_differs(framework):
     """Change the last bit of one value on the last rank where weights are read for the check."""
     state = _module(framework, "state")
@@ -130,8 +123,7 @@ def one_differs(framework):
             weights["fc2.bias"][3] = np.nextafter(weights["fc2.bias"][3], np.float32(np.inf))
         return weights
 
-    with mock.patch.object(state, "get_weights", changed):
-        yield
+    return mock.patch.object(state, "get_weights", changed)
 
 
 @contextlib.contextmanager
@@ -166,7 +158,6 @@ def full_disk(framework, *, room_bytes):
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
-@contextlib.contextmanager
 def stuck_source(framework):
     """Let the last of two ranks wait for ever for its fifth batch, as for a file system that does not answer."""
     gather, count = batches.gather, itertools.count(1)
@@ -176,8 +167,7 @@ def stuck_source(framework):
             threading.Event().wait()
         return gather(*arguments)
 
-    with mock.patch.object(batches, "gather", stuck):
-        yield
+    return mock.patch.object(batches, "gather", stuck)
 
 
 # Of a batch or a step that is made slow: far longer than a step lasts even on a busy machine, for Keras makes the
@@ -185,7 +175,6 @@ def stuck_source(framework):
 SLOW_SECONDS = 0.1
 
 
-@contextlib.contextmanager
 def slow_source(framework, *, ranks):
     """Let every batch of some ranks take its time to be made."""
     gather = batches.gather
@@ -195,11 +184,9 @@ def slow_source(framework, *, ranks):
             time.sleep(SLOW_SECONDS)
         return gather(*arguments)
 
-    with mock.patch.object(batches, "gather", slowly):
-        yield
+    return mock.patch.object(batches, "gather", slowly)
 
 
-@contextlib.contextmanager
 def slow_model(framework):
     """Let every step take its time to be computed."""
     loop = _module(framework, "loop")
@@ -216,11 +203,9 @@ def slow_model(framework):
         with loop.tf.control_dependencies([late]):
             return loss_per_sample(loop.tf.identity(outputs), *arguments, **options)
 
-    with mock.patch.object(loop, "loss_per_sample", losses):
-        yield
+    return mock.patch.object(loop, "loss_per_sample", losses)
 
 
-@contextlib.contextmanager
 def stopped(framework, *, epoch, steps):
     """End a run inside an epoch on all ranks, after so many steps of it and before these are in a checkpoint."""
     save_if_due = checkpointer.Checkpointer.save_if_due
@@ -230,8 +215,7 @@ def stopped(framework, *, epoch, steps):
             raise UserError("stopped by the test. Received: a patch. Resume it")
         save_if_due(self, trainer)
 
-    with mock.patch.object(checkpointer.Checkpointer, "save_if_due", ended):
-        yield
+    return mock.patch.object(checkpointer.Checkpointer, "save_if_due", ended)
 
 
 @contextlib.contextmanager
@@ -247,23 +231,19 @@ def shallow(framework):
         yield
 
 
-@contextlib.contextmanager
 def without_compiler(framework):
     """Let PyTorch trace both passes as for its compiler, and run what it traced as it is."""
     if framework == "keras":
-        yield
-        return
+        return contextlib.nullcontext()
     torch = importlib.import_module("torch")
     compiler = torch.compile
 
     def traced(function, *, options, **others):
         return compiler(function, backend="aot_eager", **others)
 
-    with mock.patch.object(torch, "compile", traced):
-        yield
+    return mock.patch.object(torch, "compile", traced)
 
 
-@contextlib.contextmanager
 def worker_leaves(framework):
     """Let worker 1 draw only two batches of every segment."""
     items = client.Client.items
@@ -271,11 +251,9 @@ def worker_leaves(framework):
     def few(self, first, stop):
         return itertools.islice(items(self, first, stop), 2 if _rank() == 1 else None)
 
-    with mock.patch.object(client.Client, "items", few):
-        yield
+    return mock.patch.object(client.Client, "items", few)
 
 
-@contextlib.contextmanager
 def unweighted_statistics(framework):
     """Let ranks with unequal parts of a batch count alike where the statistics of BatchNorm are averaged."""
     distributed = _module(framework, "distributed")
@@ -284,8 +262,7 @@ def unweighted_statistics(framework):
     def unweighted(state, *, comm, weight=1.0):
         average(state, comm=comm)
 
-    with mock.patch.object(distributed, "average_batch_norm", unweighted):
-        yield
+    return mock.patch.object(distributed, "average_batch_norm", unweighted)
 
 
 PATCHES = {
@@ -293,8 +270,8 @@ PATCHES = {
     "unaveraged": unaveraged,
     "spoiled_average": spoiled_average,
     "without_gpu": without_gpu,
-    "unlike_starts": functools.partial(unlike_starts, broadcast=True),
-    "no_broadcast": functools.partial(unlike_starts, broadcast=False),
+    "unlike_starts": unlike_starts,
+    "no_broadcast": no_broadcast,
     "unsharded": unsharded,
     "unweighted_statistics": unweighted_statistics,
     "unscaled": functools.partial(unscaled, ranks={0, 1}),

@@ -15,6 +15,7 @@ from pathlib import Path
 import psutil
 
 from common.distributed.communicator import launcher_rank, under_launcher
+from common.run_folder.records import EPOCHS_FILE
 
 TESTS = Path(__file__).parent
 ROOT = TESTS.parents[1]
@@ -105,6 +106,12 @@ def wait_until(condition, *, process):
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < deadline, "waited too long"
         time.sleep(0.05)
+
+
+def epochs_of(run):
+    """Return how many epochs a run folder has on record."""
+    epochs = run / EPOCHS_FILE
+    return epochs.read_text().count("\n") if epochs.exists() else 0
 
 
 def train_command(framework, arguments):

@@ -1,4 +1,4 @@
-"""Addresses at which ranks reach each other. Ranks that do: `end_to_end/test_native.py`."""
+"""Addresses at which ranks reach each other. Ranks that do: `end_to_end/test_model_parallel.py`."""
 
 import platform
 from dataclasses import replace

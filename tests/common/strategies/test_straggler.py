@@ -1,4 +1,4 @@
-"""Which updates of a planted straggler are slow; that it takes time: `end_to_end/test_unequal.py`."""
+"""Which updates of a planted straggler are slow; that it takes time: `end_to_end/test_formulas.py`."""
 
 import time
 

@@ -20,6 +20,21 @@ epochs = 1
 
 [[cells]]
 """
+SETTINGS_OF_OLD = """
+[record]
+runs_folder = "."
+name = "old"
+[data]
+dataset = "synthetic:120x8x8x1x3"
+[model]
+model = "mlp"
+[schedule]
+lr_scaling = "none"
+warmup_epochs = 0.0
+[training]
+epochs = 3
+batch_size = 30
+"""
 
 
 def file_of_mine(folder):
@@ -51,6 +66,11 @@ def finished_run(folder):
         writer.add_epoch(make_epoch(epoch))
     save_checkpoint(folder / "old", Checkpoint(3, 12, random_weights(make_setup(config)), {}))
     writer.end("finished")
+
+
+def same_settings(folder):
+    """`same.toml`, a recipe with the settings of `old`."""
+    (folder / "same.toml").write_text(SETTINGS_OF_OLD)
 
 
 def damaged_job(folder):

@@ -1,11 +1,13 @@
-"""Ranks with parts of a batch of their own, passes, Adasum and stragglers, against NumPy.
+"""Averaging, parts of a batch, passes, Adasum and stragglers on several ranks: against NumPy, and what is exchanged.
 
-That the update of a global batch does not depend on its parts is in `test_same_training.py`.
+That averaging after every update is all-reduce, and that an update does not depend on its parts, is in
+`test_same_training.py`.
 """
+
+import itertools
 
 import numpy as np
 import pytest
-from builders import make_config, make_setup
 from by_hand import (
     BATCH,
     DATA,
@@ -22,43 +24,59 @@ from by_hand import (
 )
 from jobs import Jobs, keras_in_ci, relative_difference, resumed, train
 
-from common.errors import UserError
+from common.model.weights import load_weights, weights_hash
+from common.run_folder.checkpoints import checkpoint_folders
 
 pytestmark = pytest.mark.ranks
 
 PARTS, SHARES = (45, 19), ("--shares", "2.4:1")  # of 64: 45.18 and 18.82, so the last image goes to the second
+PASSES = ("--batch-size", str(BATCH // 4), "--backward-passes-per-step", "4")
+# Two workers, one of them slow, and a server: the update is that of one process here, too.
+SERVER = ("--strategy", "server", "--servers", "1", "--slow", "0:2", "--threads", "1")
 CASES = {
-    "allreduce": Case(None, batch_sizes=PARTS, more=SHARES),
+    "every1": Case(1, momentum=0.0),
+    "every2": Case(2),
+    "every2_own": Case(2, average_state=False),
+    "epoch": Case("epoch", warmup=3),
+    "never": Case(100, warmup=4, average_state=False),
     "equal": Case(None, more=("--shares", "7:7")),
     "averaging": Case(2, warmup=3, batch_sizes=PARTS, more=SHARES),
     "averaging_own": Case(2, average_state=False, batch_sizes=PARTS, more=SHARES),
+    # With all-reduce the formula is that of one process, whose batch is the global batch.
+    "allreduce": Case(None, batch_sizes=PARTS, more=SHARES),
+    "passes": Case(None, more=PASSES),
+    "gloo": Case(2),
+    "server": Case(None, batch_sizes=PARTS, more=(*SHARES, *SERVER)),
 }
-CNN = [*DATA, "--model", "cnn", "--steps-per-epoch", "6", *SHARES]
-PASSES = ["--batch-size", str(BATCH // 4), "--backward-passes-per-step", "4"]
-MEASURED = [*DATA, "--model", "mlp", "--shares", "auto", "--checkpoint-minutes", "1e-9"]
+DIFFERENT = [name for name in CASES if name not in ("allreduce", "passes", "gloo", "server")]
+LAUNCHERS = {"gloo": "gloo2", "server": "mpirun3"}
+# Dropout, momentum, a learning rate that grows: 2 epochs of 6 updates, neither of which divides by the interval.
+CNN = [*DATA, "--model", "cnn", "--steps-per-epoch", "6"]
+RARELY = ["--strategy", "averaging", "--average-every", "5", "--no-average-state"]
 
 
 def all_jobs():
     """Return the jobs of two ranks, and some of three and four."""
-    yield from (train(name, *case.arguments) for name, case in CASES.items())
-    yield train("passes", *MLP, *PASSES)
-    yield train("more_passes", *CNN, "--backward-passes-per-step", "2")
+    for name, case in CASES.items():
+        yield train(name, *case.arguments, launcher=LAUNCHERS.get(name, "mpirun2"))
+    yield train("plain", *MLP, "--momentum", "0")
+    yield train("fp16", *MLP, "--epochs", "1", "--compression", "fp16")
+    yield train("whole", *CNN, *RARELY)
+    yield train("more_passes", *CNN, *SHARES, "--backward-passes-per-step", "2")
     yield train("adasum2", *MLP, "--adasum")
     yield train("adasum4", *MLP, "--adasum", launcher="mpirun4")
     yield train("slow", *CASES["equal"].arguments, "--slow", "1:100")
     yield train("slow_averaging", *CASES["averaging"].arguments, "--slow", "0:200:0.8")
     yield train("started", *MLP, "--epochs", "1", "--start-weights", "runs/averaging", after=("averaging",))
     yield resumed("started_resumed", "started", "--epochs", str(EPOCHS))
-    yield train("auto", *MEASURED, patch="stopped")
+    measured = ["--model", "mlp", "--shares", "auto", "--checkpoint-minutes", "1e-9"]
+    yield train("auto", *DATA, *measured, patch="stopped")
     yield resumed("auto_resumed", "auto", patch="slow_source_of_one")
-    # Two workers, one of them slow, and a server: the update is that of one process here, too.
-    server = ["--strategy", "server", "--servers", "1", "--slow", "0:2", "--threads", "1"]
-    yield train("server", *CASES["allreduce"].arguments, *server, launcher="mpirun3")
 
 
 @pytest.fixture(scope="module")
 def jobs(tmp_path_factory):
-    return Jobs(tmp_path_factory.mktemp("unequal"), all_jobs())
+    return Jobs(tmp_path_factory.mktemp("formulas"), all_jobs())
 
 
 def check_weights(weights, expected, *, tolerance):
@@ -67,37 +85,68 @@ def check_weights(weights, expected, *, tolerance):
     assert max(apart.values()) < tolerance, apart
 
 
+def ci_of(names):
+    return [pytest.param(name, marks=pytest.mark.ci) if name in LAUNCHERS else name for name in names]
+
+
 @keras_in_ci
-@pytest.mark.parametrize("name", CASES)
-def test_shares_are_weighted_by_images_as_worked_out_by_hand(jobs, framework, name):
-    """With all-reduce the formula is that of one process, whose batch is the global batch."""
+@pytest.mark.parametrize("name", ci_of(CASES))
+def test_a_run_is_the_formula_worked_out_by_hand(jobs, framework, name):
     case, run = CASES[name], jobs.run(framework, name)
-    assert run.record.data.batch_sizes == list(case.batch_sizes) and run.record.data.global_batch_size == 2 * BATCH
+    data = run.record.data
+    assert (data.global_batch_size, data.steps_per_epoch) == (2 * BATCH, STEPS)
+    if name != "passes":
+        assert data.batch_sizes == list(case.batch_sizes)
     expected = by_hand(case, run)
-    check_weights(jobs.weights(framework, name), expected[-1], tolerance=1e-12)
-    for epoch, weights in zip(run.epochs, expected, strict=True):
+    check_weights(jobs.weights(framework, name), expected[-1], tolerance=1e-11 if name == "passes" else 1e-12)
+    for epoch, weights in zip(run.epochs, expected, strict=True):  # also where an epoch ends inside an interval
         assert epoch.validation_loss == pytest.approx(validation_loss(weights, run), rel=1e-12)
 
 
 @keras_in_ci
-def test_shares_count_where_weights_are_averaged(jobs, framework):
-    """Else the proof above would show nothing of averaging."""
-    averaged, equal = (jobs.weights(framework, name) for name in ("averaging_own", "equal"))
-    assert min(relative_difference(averaged[name], equal[name]) for name in equal) > 1e-6
+def test_the_cases_differ(jobs, framework):
+    """Else the proof above proves little: interval, state, warm-up and shares all count."""
+    finals = [jobs.weights(framework, name) for name in DIFFERENT]
+    for ours, theirs in itertools.combinations(finals, 2):
+        assert min(relative_difference(ours[name], theirs[name]) for name in ours) > 1e-6
 
 
-@pytest.mark.ci
-def test_servers_in_step_weight_shares_by_images(jobs, framework):
-    expected = by_hand(CASES["allreduce"], jobs.run(framework, "server"))[-1]
-    check_weights(jobs.weights(framework, "server"), expected, tolerance=1e-12)
+VALUES = 152_650  # of mlp
+BYTES = {  # per update: 8 for each value, in float64, of gradients, or of weights and momentum
+    "plain": 8 * VALUES,
+    "fp16": 2 * VALUES,
+    "every1": 8 * VALUES,
+    "every2": 8 * 2 * VALUES / 2,
+    "every2_own": 8 * VALUES / 2,
+    "epoch": 8 * (3 * VALUES + 2 * 2 * VALUES) / 10,  # 3 updates of warm-up, 2 averages, in 10 updates
+}
 
 
 @keras_in_ci
-def test_passes_add_up_to_a_batch(jobs, framework):
-    """Four passes of a quarter of the batch."""
-    run = jobs.run(framework, "passes")
-    assert (run.record.data.global_batch_size, run.record.data.steps_per_epoch) == (2 * BATCH, STEPS)
-    check_weights(jobs.weights(framework, "passes"), by_hand(Case(None), run)[-1], tolerance=1e-11)
+@pytest.mark.parametrize("name", BYTES)
+def test_bytes_are_counted_where_they_are_exchanged(jobs, framework, name):
+    run = jobs.run(framework, name)
+    sharing, totals = run.record.sharing, run.record.totals
+    for worker in sharing.workers:
+        assert worker.sent_bytes == worker.received_bytes == BYTES[name]
+        assert worker.updates == totals.steps and worker.images == BATCH * worker.updates
+        assert 0 < worker.exchange_seconds < totals.training_seconds
+    if name != "epoch":  # the ring's formula, of two ranks; it leaves the warm-up out
+        assert (len(sharing.workers), sharing.formula_bytes) == (2, BYTES[name])
+
+
+@keras_in_ci
+def test_a_checkpoint_holds_what_each_rank_has(jobs, framework):
+    (checkpoint,) = checkpoint_folders(jobs.run(framework, "whole").folder)
+    ranks, average = (load_weights(checkpoint / f"{name}.safetensors") for name in ("ranks", "weights"))
+    for name, array in average.items():
+        own = [ranks[f"{rank}.weights.{name}"] for rank in range(2)]
+        assert not np.array_equal(*own) and array == pytest.approx(np.mean(own, axis=0), rel=1e-5, abs=1e-7)
+        assert not np.array_equal(*(ranks[f"{rank}.optimizer_state.{name}.momentum_buffer"] for rank in range(2)))
+    final = jobs.weights(framework, "whole")
+    assert weights_hash(final) == weights_hash(average)
+    (aligned,) = checkpoint_folders(jobs.run(framework, "every2").folder)
+    assert not (aligned / "ranks.safetensors").exists()  # all ranks have the same
 
 
 @pytest.mark.ci
@@ -131,12 +180,6 @@ def adasum_by_hand(run, *, size):
 def test_adasum_is_the_formula_worked_out_by_hand(jobs, framework, size):
     run = jobs.run(framework, f"adasum{size}")
     check_weights(jobs.weights(framework, f"adasum{size}"), adasum_by_hand(run, size=size), tolerance=1e-12)
-
-
-@pytest.mark.parametrize("size", [1, 3, 6])
-def test_adasum_of_other_numbers_of_ranks_is_refused(tmp_path, size):
-    with pytest.raises(UserError, match=f"combines the updates of 2, 4 or 8 ranks. Received: --adasum on {size}"):
-        make_setup(make_config(tmp_path, strategy={"adasum": True}), size=size)
 
 
 @keras_in_ci
