@@ -12,7 +12,7 @@ from analysis.runs.validity import chance_of, is_guess
 from analysis.stats.inference import median_of
 from common.run_folder.records import DataRecord
 
-_SWEPT = (SERIES, "global batch", "image size", "data set", "samples", "validation share")
+_SWEPT = (SERIES, "global batch", "image size", "data set", "mean of pixels", "samples", "validation share")
 _FALLEN = 0.1  # of accuracy, below the best: the run has fallen
 
 

@@ -1,6 +1,7 @@
 """`python -m analysis hyperparameters`: which runs form a study, the answer, and the plots."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -75,3 +76,15 @@ def test_the_command_shows_and_refuses_with_strict(tmp_path, capsys):
     assert len(list((tmp_path / "plots").glob("hyperparameters-*.png"))) == 2
     assert main([*arguments, "--strict"]) == 2
     assert "one timed run alone shows nothing" in capsys.readouterr().err
+
+
+def test_resolutions_of_prepared_data_are_a_sweep():
+    """Their files have other names, and other means of their pixels."""
+    runs = []
+    for size, mean in (([43, 32], 0.31), ([64, 48], 0.29)):
+        for run in made_runs(f"{size[0]}", seconds=[5.0, 5.1], size=size, curve=[0.5, 0.6]):
+            data = replace(run.record.data, name=f"prepared:data/{size[0]}x{size[1]}.safetensors", mean=[mean])
+            runs.append(replace(run, record=replace(run.record, data=data)))
+    found = find(select(runs))
+    (points,) = [table.rows for table in found.tables if table.title.startswith("Time and validation accuracy")]
+    assert len(points) == 2, found.answer
