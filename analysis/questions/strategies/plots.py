@@ -94,7 +94,7 @@ _AXES = {"seconds": "training, s", "images": "images trained"}
 
 def _plot_progress(places: Sequence[Place], progress: AllProgress, *, by: str) -> Plot | None:
     """Draw the validation accuracy against seconds or images: medians over runs, a line for each way."""
-    curves: dict[str, dict[str, dict[Hashable, Progress]]] = {}
+    curves: dict[str, dict[str, dict[str, Progress]]] = {}
     for place in main_places(places):
         of_ways = {way.label: found for way in place.ways if (found := progress[way.cell])}
         if of_ways:
@@ -115,8 +115,8 @@ def _plot_progress(places: Sequence[Place], progress: AllProgress, *, by: str) -
             y = 100 * np.median([one.accuracy[:points] for one in runs.values()], axis=0)
             ax.plot(x, y, label=wrapped(label, width=60), **styles[label])
             rows += [
-                [name, label, str(key), float(at), float(100 * value)]
-                for key, one in runs.items()
+                [name, label, str(one.key), float(at), float(100 * value)]
+                for one in runs.values()
                 for at, value in zip(getattr(one, by), one.accuracy, strict=True)
             ]
         ax.set_xlabel(_AXES[by])
