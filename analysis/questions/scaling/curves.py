@@ -184,13 +184,17 @@ def _named(cells: Sequence[Cell], wanted: str) -> list[Cell]:
     words, _, ranks = wanted.rpartition("/") if "/" in wanted else (wanted, "", "")
     if ranks and not ranks.isdigit():
         raise UserError(f"the base has a wrong number of ranks. Received: --base {wanted}. Give WORDS/NP, as in cpu/1")
-    found = []
+    found: list[Cell] = []
+    untimed: list[Cell] = []
     for cell in cells:
         named = [run for run in cell.runs if run.name.startswith(words)]
         # Names may pick some runs of a cell; words of its label, all of them.
         runs = cell.runs if words in f"{cell.framework}, {cell.label}, {_machine(cell)}" else named
         if runs and ranks in ("", str(cell.first.np)):
-            found.append(replace(cell, runs=runs))
+            base = replace(cell, runs=runs)
+            (found if base.seconds("total_seconds") else untimed).append(base)
+    if untimed and not found:
+        raise UserError(f"the base has no time. Received: --base {wanted}, {untimed[0].first.name}. Name a timed run")
     if not found:
         known = "; ".join(f"{cell.framework}, {cell.label}" for cell in cells) or "no cell with times"
         raise UserError(f"there is no such base. Received: --base {wanted}. Use words of one of: {known}")
@@ -285,10 +289,11 @@ def training_runs(study: Study, kind: Kind) -> tuple[list[int], list[float]]:
 
 def work_of(study: Study, kind: Kind) -> Work | None:
     """Return what the runs of a curve have in common; None where it is not known."""
-    run = study.base.timed[0]
-    images, model = images_trained(run), run.record.model
-    if not isinstance(model, ModelRecord) or not np.isfinite(images):
+    known = (run for run in study.base.timed if isinstance(run.record.model, ModelRecord))
+    run = next((run for run in known if np.isfinite(images_trained(run))), None)
+    if run is None:
         return None
+    images = images_trained(run)
     weak = kind == "weak"
     batch = run.global_batch // run.np if weak else run.global_batch
     return Work(images=images, batch=batch, weak=weak, gradient_bytes=gradient_bytes(run.record))

@@ -27,6 +27,8 @@ from analysis.questions.scaling.command import find
 from analysis.questions.scaling.models import AMDAHL, EXCHANGE
 from analysis.runs.table import runs_in
 from common.config import config_from_dict
+from common.errors import UserError
+from common.run_folder.records import NotRecorded
 from common.sites.table import read_sites
 
 
@@ -253,3 +255,24 @@ def test_the_command_shows_plots_and_refuses_with_strict(tmp_path, capsys, plots
     }  # fmt: skip
     assert main([*arguments, "--strict"]) == 2
     assert "not one at equal accuracy" in capsys.readouterr().err
+
+
+LOST = NotRecorded("lost")
+
+
+def test_a_base_without_a_time_is_refused():
+    """Where its name picks one run of a cell."""
+    runs = [*made_runs("alone", seconds=[10.0, 10.1]), made_run("untimed-r3", seconds=10.0, seed=3, totals=LOST)]
+    runs += made_runs("pair", seconds=[6.0, 6.1], ranks=2)
+    assert find(select(runs), base="alone-r1").tables
+    with pytest.raises(UserError, match=r"the base has no time\. Received: --base untimed, untimed-r3\. Name a timed"):
+        find(select(runs), base="untimed")
+
+
+def test_a_curve_is_fitted_where_the_first_run_has_lost_its_figures():
+    runs = made_runs("np1", seconds=[25.6, 25.7])
+    for ranks, seconds in ((2, 13.8), (4, 8.2), (8, 6.0)):
+        runs += made_runs(f"np{ranks}", seconds=[seconds, seconds + 0.1], ranks=ranks)
+    lost = made_run("np1-r0", seconds=25.6, seed=0, totals=LOST)
+    titles = [[table.title for table in find(select(group)).tables] for group in (runs, [lost, *runs])]
+    assert any("Models" in title for title in titles[0]) and titles[0] == titles[1]
