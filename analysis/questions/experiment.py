@@ -75,8 +75,9 @@ def find(folder: Path, *, status: ExperimentStatus | None = None, base: str | No
     cells = list(frame["cell"].unique())
     if base is not None and base not in cells:
         raise UserError(f"no cell has this name. Received: --base {base}. Choose from: {', '.join(cells)}")
-    medians = frame.groupby("cell", sort=False)[[*MEDIANS, *ALL_ENERGY]].median()
-    energy, notes = _energy_table(frame, medians, base=base)
+    cells_frame = frame.groupby("cell", sort=False)
+    medians, means = cells_frame[[*MEDIANS]].median(), cells_frame[ALL_ENERGY].mean()
+    energy, notes = _energy_table(frame, means, base=base)
     finished = int((frame["state"] == "finished").sum())
     return Finding(
         name="experiment",
@@ -140,10 +141,10 @@ def _cells_table(frame: pd.DataFrame, medians: pd.DataFrame) -> Table:
     return Table("Medians of each cell", ["cell", "finished", "other runs", *MEDIANS], rows, MEDIANS)
 
 
-def _energy_table(frame: pd.DataFrame, medians: pd.DataFrame, *, base: str | None) -> tuple[list[Table], list[str]]:
-    """Return the table of metered runs and notes; the products are of each run, the medians are over runs."""
+def _energy_table(frame: pd.DataFrame, means: pd.DataFrame, *, base: str | None) -> tuple[list[Table], list[str]]:
+    """Return the table of metered runs and notes; products are of each run, and means over runs, as `energy` takes."""
     metered = frame[frame["metered"] == 1.0]
-    measured = medians.loc[metered["cell"].unique()].dropna(subset=[ENERGY[0]])
+    measured = means.loc[metered["cell"].unique()].dropna(subset=[ENERGY[0]])
     notes = [
         f"metered, but nothing could be measured: {cell}"
         for cell in metered["cell"].unique()
@@ -165,7 +166,7 @@ def _energy_table(frame: pd.DataFrame, medians: pd.DataFrame, *, base: str | Non
         rows.append([cell, len(of_cell), devices, *_known(measured.loc[cell, ALL_ENERGY]), *_known(ratios.loc[cell])])
     headings = ["cell", "metered runs", "devices measured", *ALL_ENERGY, "energy / base", "EDP / base"]
     formats = {"metered runs": "d", **dict.fromkeys(ALL_ENERGY, ".4g"), "energy / base": ".4f", "EDP / base": ".4f"}
-    return [Table(f"Energy of metered runs, medians; base: {chosen}", headings, rows, formats)], notes
+    return [Table(f"Energy of metered runs, means; base: {chosen}", headings, rows, formats)], notes
 
 
 def _known(values: pd.Series) -> list[float | None]:

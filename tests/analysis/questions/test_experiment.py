@@ -78,8 +78,8 @@ def test_planned_runs_without_folder_are_counted(tmp_path, capsys, monkeypatch):
 
 
 def test_energy_of_metered_runs_is_a_ratio_to_a_base(tmp_path, capsys):
-    """Joules, and so products, given to each run by hand: medians 30 and 60 J, 10 s each; one cell not measured."""
-    joules = {"a": [10.0, 30.0, 900.0], "b": [60.0, 60.0, 30.0], "none": [None] * 3}
+    """Joules, and so products, given to each run by hand: means 40 and 80 J, 10 s each; one cell not measured."""
+    joules = {"a": [10.0, 30.0, 80.0], "b": [60.0, 60.0, 120.0], "none": [None] * 3}
     for cell, values in joules.items():
         for number, value in enumerate(values, 1):
             add_run(tmp_path / f"{cell}-r{number}", joules=[value])
@@ -89,10 +89,10 @@ def test_energy_of_metered_runs_is_a_ratio_to_a_base(tmp_path, capsys):
         return capsys.readouterr().out
 
     text = shown()
-    assert columns(text, "a")[1] == ["a", "3", "all", "30", "300", "3000", "60", "600", "6000", "1.0000", "1.0000"]
-    assert columns(text, "b")[1][3:] == ["60", "600", "6000", "120", "1200", "1.2e+04", "2.0000", "2.0000"]
+    assert columns(text, "a")[1] == ["a", "3", "all", "40", "400", "4000", "80", "800", "8000", "1.0000", "1.0000"]
+    assert columns(text, "b")[1][3:] == ["80", "800", "8000", "160", "1600", "1.6e+04", "2.0000", "2.0000"]
     assert "metered, but nothing could be measured: none" in text
     assert columns(shown("--base", "b"), "a")[1][-2:] == ["0.5000", "0.5000"]
     text = shown("--base", "none")
     assert "no energy of none was measured: nothing is divided by it" in text
-    assert columns(text, "a")[1][-1] == "6000"
+    assert columns(text, "a")[1][-1] == "8000"
