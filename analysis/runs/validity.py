@@ -12,7 +12,7 @@ from analysis.runs.table import RunRow, images_trained
 from common.distributed.console import counted
 from common.measurement.energy import EnergyRecord
 from common.measurement.interference import Interference
-from common.run_folder.records import DataRecord, Hashes, Totals, World
+from common.run_folder.records import DataRecord, Hashes, NotRecorded, Totals, World
 from common.run_folder.world_changes import ElasticRecord
 from common.training.schedule import scale_factor
 
@@ -63,9 +63,10 @@ def _numbers(run: RunRow) -> list[str]:
 def _machine(run: RunRow) -> list[str]:
     flags, world, isolation = [], run.record.world, run.record.isolation
     if isinstance(world, World) and world.oversubscribed:
+        threads = "unknown" if isinstance(world.threads_per_rank, NotRecorded) else world.threads_per_rank
         flags.append(
-            f"cores are oversubscribed: {world.size} ranks x {world.threads_per_rank} threads on {world.cores} cores; "
-            "its times are left out"
+            f"cores are oversubscribed: {world.size} ranks x {threads} threads on {world.cores} cores; its times are "
+            "left out"
         )
     if run.config and run.config.device.share_gpu:
         flags.append("its ranks shared GPUs (--share-gpu): its times are left out")
