@@ -31,6 +31,7 @@ from common.data.cache import Content, SplitContent
 from common.data.loading import load_dataset
 from common.distributed.console import Console
 from common.errors import UserError
+from common.utils.cache_folder import cache_folder
 
 FORK = multiprocessing.get_context("fork")  # so that processes inherit monkeypatches
 
@@ -303,6 +304,15 @@ def test_a_cache_that_cannot_be_written_is_one_line_and_leaves_no_files(
     with pytest.raises(UserError, match=rf"{words} \({cache}\)[^\n]*HOROVOD_TWINS_CACHE[^\n]*\Z"):
         load_dataset("mnist", source_folder=folder)
     assert sorted(path.name for path in cache.iterdir()) == [".mnist.failed", ".mnist.lock"]
+
+
+def test_a_user_without_name_and_home_is_told_what_to_set(monkeypatch):
+    """As in a container that runs under the id of a user of the host."""
+    for name in ("HOROVOD_TWINS_CACHE", "XDG_CACHE_HOME", "HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(os, "getuid", lambda: 12_345_678)
+    with pytest.raises(UserError, match=r"Received: user id 12345678 .* Set HOROVOD_TWINS_CACHE to a folder$"):
+        cache_folder()
 
 
 def test_a_cache_folder_that_is_a_file(folder, monkeypatch):
