@@ -1,5 +1,12 @@
 """The tf.keras trainer. Its programs import this first, to switch to the environment that has the framework."""
 
+import os
+
 from common.utils.environments import hand_over
 
 hand_over("keras")
+
+# What Keras reads when it is imported, and what would change which Keras it is and in what it computes.
+os.environ["KERAS_BACKEND"] = "tensorflow"
+os.environ["KERAS_HOME"] = f"{os.devnull}/keras"  # which has no keras.json, and takes none
+os.environ.pop("TF_USE_LEGACY_KERAS", None)
