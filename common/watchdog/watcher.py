@@ -281,7 +281,10 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # a launcher's, for the rank
     with socket.create_server(("", 0)) as listener:
-        print(json.dumps({"port": listener.getsockname()[1]}), flush=True)
+        try:
+            print(json.dumps({"port": listener.getsockname()[1]}), flush=True)
+        except BrokenPipeError:  # its rank has ended meanwhile
+            os._exit(0)
         while line := sys.stdin.readline():
             if watcher:
                 watcher.has_successor.set()

@@ -24,6 +24,7 @@ from waiting import wait_until
 from common.config import FaultConfig
 from common.distributed.communicator import Communicator
 from common.watchdog import verdict, watch
+from common.watchdog.board import Board
 from common.watchdog.launcher import end_launcher, parent_of
 from common.watchdog.startup import flags
 
@@ -186,6 +187,18 @@ def test_a_watcher_outlives_what_a_launcher_sends_but_not_its_rank(tmp_path):
         ranks.processes[0].kill()
         ranks.processes[0].wait()
         ranks.wait(lambda: not lives(watcher))
+
+
+def test_a_watcher_whose_rank_ends_before_it_has_started_says_nothing():
+    board, (unread, output) = Board(), os.pipe()
+    os.close(unread)
+    command = [sys.executable, "-c", "from common.watchdog.watcher import main; main()", str(board.descriptor)]
+    done = subprocess.run(
+        command, env=environment(), stdin=subprocess.DEVNULL, stdout=output, stderr=PIPE, pass_fds=[board.descriptor],
+        timeout=WAIT_SECONDS,
+    )  # fmt: skip
+    os.close(output)
+    assert (done.returncode, done.stderr) == (0, b"")
 
 
 ALONE = """
