@@ -75,7 +75,7 @@ FIND, SUMS = b"f 3 17 1700000000.5 runs/a\0l 3 18 1.0 runs/b\0", b"00ff  runs/a\
 PROGRAMS = [
     Program("squeue", SQUEUE, SLURM, done, lambda _: slurm._in_queue("7")),
     Program("sacct", b"CANCELLED by 0|0:15\nFAILED|1:0\n", SLURM, done, lambda _: slurm._in_accounts("7")),
-    Program("sbatch", b"7;cluster\n", SLURM, done, lambda folder: slurm.submit(None, folder)),
+    Program("sbatch", b"7;cluster\n", SLURM, done, lambda folder: slurm.submit(None, folder, keep=print)),
     Program("srun", b"0: n1\n1: n1\n2: n2\n", (launchers, "output_of"), text, lambda _: launchers.slurm_hosts()),
     Program(
         "kubectl", as_json(POD_JOB), KUBECTL, text, lambda folder: kubernetes.state(job_record("kubernetes"), folder)
