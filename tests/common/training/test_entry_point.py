@@ -27,7 +27,7 @@ LINE_OF_LOST = "another rank has ended; finished epochs are kept, continue with 
         (MemoryError(), 2, "not enough memory", "failed", "not enough memory"),
         (LOST, 3, LINE_OF_LOST, "interrupted", "another rank has ended"),
         # A bug keeps its traceback.
-        (ZeroDivisionError("a bug\nof two lines"), None, "", "failed", "of two lines"),
+        (ZeroDivisionError("a bug\nof two lines"), None, "", "failed", "ZeroDivisionError: a bug"),
         (SystemExit(7), None, "", "failed", "SystemExit: 7"),
     ],
 )
