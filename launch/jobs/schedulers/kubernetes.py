@@ -1,7 +1,7 @@
 """Kubernetes: an MPIJob of the MPI Operator. Its launcher's pod starts ranks in the pods of workers, one a node.
 
-What is rendered is tested against the operator's types (`tests/support/mpijob_schema.json`). Nothing of it has run on a cluster
-yet.
+What is rendered is tested against the operator's types (`tests/support/mpijob_schema.json`). Nothing of it has run on a
+cluster yet.
 """
 
 import re

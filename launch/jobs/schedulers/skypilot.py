@@ -181,7 +181,7 @@ def state(record: JobRecord, folder: Path) -> JobStatus:
     """Return the status that SkyPilot reports."""
     found = _managed_job(record) if _is_managed(record) else _job_of_cluster(record)
     if found is None and not _is_managed(record) and _cluster(record):
-        return JobStatus("failed", "its machines were not set up, and may run and cost: `cancel` gives them back")
+        return JobStatus("failed", "its machines were not set up, and may run and cost: `cancel` ends them")
     if found is None:
         return JobStatus("gone", "SkyPilot no longer knows it")
     standing = found.status
@@ -242,16 +242,16 @@ def logs(record: JobRecord, folder: Path) -> list[str]:
 def cancel(record: JobRecord, folder: Path) -> None:
     """End the job; its machines stop by themselves after `autostop_minutes`, those of a managed job at once.
 
-    Machines on which no job was started are given back: nothing stops them yet.
+    Machines on which no job was started are given back: nothing stops them yet. Those whose queue cannot be asked are
+    stopped: their disks may hold the only copy of the runs.
     """
     if _is_managed(record):
         run_program(["sky", "jobs", "cancel", "--yes", "--name", _name_of(record)], remedy=_LOOK)
         return
     try:
-        has_job = _job_of_cluster(record) is not None
+        words = ["cancel", "--yes", "--all"] if _job_of_cluster(record) else ["down", "--yes"]
     except UserError:  # machines that are not up have no queue
-        has_job = False
-    words = ["cancel", "--yes", "--all"] if has_job else ["down", "--yes"]
+        words = ["stop", "--yes"]
     run_program(["sky", *words, record.id], remedy=f"End its machines with: sky down {record.id}")
 
 

@@ -39,7 +39,7 @@ def cloud(request, tmp_path, monkeypatch):
             ["--site", "aws-g4dn"], programs, "sky", ["launch"],
             Answer(to=["status"], out=json.dumps([{"name": "demo", "status": "INIT"}])),
             [Answer(to=["status"], out="[]"), Answer(to=["queue"], out="{}")],
-            ["sky", "down", "--yes", "demo"],
+            ["sky", "stop", "--yes", "demo"],
         )  # fmt: skip
     options = {"image": "ours:1", "volume_claim": "ours", "volume_path": "/data", "namespace": "ours"}
     site = sites_and_jobs.own_site(
