@@ -194,7 +194,7 @@ def broadcast_state(state: TrainingState, *, comm: Communicator) -> None:
 
     Not the seeds of the dropout layers, which are variables of the model too: all ranks would draw the same masks.
     """
-    if comm.copies > 1:
+    if comm.copies > 1 and not state.is_shared:
         weights = [weight.variable for weight in weight_maps(state.model, state.spec).values()]
         variables = [*weights, *state.optimizer.variables]
         if comm.parts == 1 and (state.config.device.share_gpu or comm.world is not None):

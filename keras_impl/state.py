@@ -17,12 +17,19 @@ class TrainingState:
     """Model and optimizer of one rank; with mixed precision the loss scale is part of the optimizer."""
 
     def __init__(
-        self, model: keras.Model, optimizer: keras.optimizers.Optimizer, *, spec: ModelSpec, config: Config
+        self,
+        model: keras.Model,
+        optimizer: keras.optimizers.Optimizer,
+        *,
+        spec: ModelSpec,
+        config: Config,
+        is_shared: bool = False,
     ) -> None:
         self.model = model
         self.optimizer = optimizer
         self.spec = spec
         self.config = config
+        self.is_shared = is_shared  # whether all ranks hold it already: a checkpoint reaches each of them
         self.held_elsewhere: Callable[[], Weights] | None = None  # returns the optimizer's state where servers have it
         self.rehearses = False  # whether updates are undone afterwards, so that no other rank may see them
 

@@ -153,6 +153,8 @@ def broadcast_state(state: TrainingState, *, comm: Communicator) -> None:
     Not by `hvd.broadcast_optimizer_state`: without a state it creates one by a step with zero gradients, which counts
     as Adam's first and lets AdamW shrink the weights. No state means all zeros: there is nothing to send.
     """
+    if state.is_shared:
+        return
     if comm.world is not None:
         state.restore(*comm.broadcast((state.export_weights(), state.export_optimizer())))
     elif comm.copies > 1:

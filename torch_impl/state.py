@@ -19,12 +19,21 @@ SLOTS = ("momentum_buffer", "exp_avg", "exp_avg_sq", "square_avg")
 class TrainingState:
     """Model, optimizer and loss scale of one rank."""
 
-    def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, *, spec: ModelSpec, config: Config) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        *,
+        spec: ModelSpec,
+        config: Config,
+        is_shared: bool = False,
+    ) -> None:
         self.model = model
         self.weights_of = model.module if isinstance(model, DistributedDataParallel) else model  # with our names
         self.optimizer = optimizer
         self.spec = spec
         self.config = config
+        self.is_shared = is_shared  # whether all ranks hold it already: a checkpoint reaches each of them
         self.scaler = torch.amp.GradScaler(
             next(model.parameters()).device.type,
             init_scale=INITIAL_LOSS_SCALE,

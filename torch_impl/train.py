@@ -64,7 +64,7 @@ def train(config: Config, comm: Communicator, session: Session) -> None:
     # Horovod 5/7 - wrap: gradients are averaged over the ranks before each update; or weights after it (`--strategy`).
     optimizer = strategy.wrap_optimizer(optimizer, model=model)
 
-    state = TrainingState(model, optimizer, spec=spec, config=config)
+    state = TrainingState(model, optimizer, spec=spec, config=config, is_shared=checkpoint is not None)
     state.restore(*setup.starting_arrays(checkpoint, part=comm.part))
     # Horovod 6/7 - broadcast: all ranks start from rank 0's weights and optimizer state; then they compare them.
     strategy.broadcast_state(state)

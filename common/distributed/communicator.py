@@ -1,6 +1,7 @@
 """The ranks of a run and what they must agree on, built on one collective that each framework provides."""
 
 import os
+import pickle
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
@@ -13,6 +14,8 @@ import numpy as np
 from common.distributed.core_sharing import CoreShare, core_share
 from common.errors import EXIT_CODE_USER_ERROR, UserError, from_os_error, out_of_memory
 from common.model.weights import Weights, tensor_hashes
+
+PIECE_BYTES = 2**26  # of a broadcast
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,8 +100,17 @@ class Communicator:
         return np.max(self.allgather(values), axis=0)
 
     def broadcast(self, value: Any, *, root: int = 0) -> Any:
-        """Return the value of a rank, by default of the first, on every rank."""
-        return self.allgather(value if self.rank == root else None)[root]
+        """Return the value of a rank, by default of the first, on every rank.
+
+        In pieces: Horovod counts the bytes of a collective in 32 bits.
+        """
+        if self.size == 1:
+            return value
+        message = memoryview(pickle.dumps(value) if self.rank == root else b"")
+        length, *pieces = self.allgather((len(message), bytes(message[:PIECE_BYTES])))[root]
+        for start in range(PIECE_BYTES, length, PIECE_BYTES):
+            pieces.append(self.allgather(bytes(message[start : start + PIECE_BYTES]))[root])
+        return value if self.rank == root else pickle.loads(b"".join(pieces))
 
     @contextmanager
     def propagate_errors(self, doing: str) -> Iterator[None]:

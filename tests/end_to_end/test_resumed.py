@@ -95,7 +95,7 @@ def all_jobs():
         yield train(f"{name} whole", *case.settings, launcher=case.launcher, patch=case.patch)
         run = f"{name} part".replace(" ", "_")
         part = (*case.settings, *OFTEN, "--resume-or-start", "--name", run)
-        patches = {"part": "stopped", "again": "stopped_later", "resumed": ""}
+        patches = {"part": "stopped", "again": "stopped_later", "resumed": "no_second_broadcast"}
         for number, (job, patch) in enumerate(patches.items()):
             after = () if number == 0 else (f"{name} {list(patches)[number - 1]}",)
             if (name, job) == ("cnn", "resumed"):

@@ -94,6 +94,17 @@ def no_broadcast(framework):
         yield
 
 
+@contextlib.contextmanager
+def no_second_broadcast(framework):
+    """Forbid Horovod's broadcast of tensors: a checkpoint has reached every rank."""
+    hvd = _module(framework, "distributed").hvd
+    with contextlib.ExitStack() as stack:
+        for name in ("broadcast_", "broadcast_parameters", "broadcast_variables"):
+            if hasattr(hvd, name):
+                stack.enter_context(mock.patch.object(hvd, name, side_effect=AssertionError("sent twice")))
+        yield
+
+
 def unsharded(framework):
     """Let every rank take rank 0's samples."""
     rank_slice = batches.rank_slice
@@ -272,6 +283,7 @@ PATCHES = {
     "without_gpu": without_gpu,
     "unlike_starts": unlike_starts,
     "no_broadcast": no_broadcast,
+    "no_second_broadcast": no_second_broadcast,
     "unsharded": unsharded,
     "unweighted_statistics": unweighted_statistics,
     "unscaled": functools.partial(unscaled, ranks={0, 1}),

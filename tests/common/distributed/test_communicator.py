@@ -2,9 +2,11 @@
 
 import errno
 import os
+import pickle
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -14,6 +16,7 @@ from frameworks import need
 from processes import child_environment, launcher_command
 
 from common.config import Config, DeviceConfig
+from common.distributed import communicator
 from common.distributed.communicator import (
     HOST_ALIASES,
     controller_variables,
@@ -33,6 +36,24 @@ def test_sums_in_the_order_of_ranks_maximum_and_first():
 
     assert run_ranks(4, work) == [([((1e16 + 1.0) - 1e16) + 1.0, 6.0], [1e16, 3.0], "rank 0")] * 4
     assert work(alone()) == ([1e16, 0.0], [1e16, 0.0], "rank 0")
+
+
+def test_a_broadcast_is_sent_in_pieces_of_a_size_that_horovod_can_count(monkeypatch):
+    monkeypatch.setattr(communicator, "PIECE_BYTES", 1000)
+    arrays = {"a": np.arange(1e4), "b": np.zeros(0)}
+
+    def work(comm):
+        sent = []
+
+        def allgather(value):
+            sent.append(len(pickle.dumps(value)))
+            return comm.allgather(value)
+
+        received = replace(comm, allgather=allgather).broadcast(arrays if comm.rank == 1 else None, root=1)
+        assert all(np.array_equal(received[name], array) for name, array in arrays.items())
+        return max(sent) < 1100, sum(sent) > 8e4
+
+    assert run_ranks(3, work) == [(True, False), (True, True), (True, False)]
 
 
 DISK_FULL = "writing failed: No space left on device. Received: /data/a. Free some space or name another folder"
