@@ -528,6 +528,17 @@ def test_the_command_lists_fetches_and_verifies(folder, cache, capsys, monkeypat
         load_dataset("mnist")
 
 
+# Names
+
+
+@pytest.mark.parametrize(
+    "name", ["prepared:\ud800", "images:\ud800", "prepared:~\ud800", "images:\0", "\ud800", "mnist\ud800"]
+)
+def test_a_name_that_no_file_can_have_is_one_line(name):
+    with pytest.raises(UserError, match=r"^[ -~]*Received: [ -~]*\Z"):
+        load_dataset(name)
+
+
 # Real data
 
 
