@@ -1,6 +1,7 @@
 """Errors that users can fix: one line on the terminal and exit code 2. Standard library only: set-up uses it."""
 
 import errno
+import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -85,6 +86,10 @@ def expanded(path: str | Path) -> Path:
     Raises:
         UserError: the user does not exist, or no path can be written so.
     """
+    try:
+        os.fsencode(path)
+    except UnicodeEncodeError:  # half a character, which JSON can write
+        raise UserError(f"no file can have this name. Received: {str(path)!r}. Correct it") from None
     if "\0" in str(path):
         raise UserError(f"a path has no zero byte. Received: {str(path)!r}. Correct it")
     try:

@@ -1,6 +1,10 @@
 """The tf.keras trainer. Its programs import this first, to switch to the environment that has the framework."""
 
 import os
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # our packages hide others of their names
 
 from common.utils.environments import hand_over
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from common.errors import UserError
 from common.sites.table import Cpu, Gpu
+from common.utils.environments import project_first
 
 _SIDE = 512  # of the matrices that are multiplied
 _COPIED = 2**23  # float32 values: 32 MB, and as many for the copy: more than caches hold
@@ -74,7 +75,7 @@ def measured_peaks(device: str, *, threads: int) -> Peaks:
     one_thread = dict.fromkeys(("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS"), "1")
     done = subprocess.run(
         [sys.executable, "-m", __name__, str(threads)],
-        env={**os.environ, **one_thread},
+        env={**os.environ, **project_first(), **one_thread},
         capture_output=True,
         text=True,
         check=True,

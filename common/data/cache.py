@@ -56,12 +56,20 @@ class SplitContent:
 
 @dataclass(frozen=True)
 class Content:
-    """A data set as its builder returns it; `origin` describes its source."""
+    """A data set as its builder returns it.
+
+    Attributes:
+        origin: describes its source.
+        validation_samples: rows at the end of `train` that are its own validation split.
+        notes: returns the notes of the data set, once the images were read.
+    """
 
     class_names: tuple[str, ...]
     train: SplitContent
     test: SplitContent
     origin: str
+    validation_samples: int = 0
+    notes: Callable[[], list[str]] = list
 
 
 class DamagedEntryError(Exception):
@@ -132,6 +140,8 @@ def load_entry(entry: str, *, name: str, full_check: bool = False) -> Dataset:
         class_names=class_names,
         mean=tuple(meta["mean"]),
         standard_deviation=tuple(meta["standard_deviation"]),
+        validation_samples=meta.get("validation_samples") or None,  # missing in entries of earlier versions
+        notes=tuple(meta.get("notes", ())),
     )
 
 
@@ -203,13 +213,13 @@ def _write_entry(folder: Path, content: Content) -> None:
             shape = (len(labels), *split.image_shape)
             header = {"descr": "|u1", "fortran_order": False, "shape": shape}
             np.lib.format.write_array_header_1_0(file, header)
-            written = 0
+            written, counted = 0, len(labels) - content.validation_samples
             for chunk in split.image_chunks:
                 assert chunk.shape[1:] == split.image_shape and chunk.dtype == np.uint8, (chunk.shape, chunk.dtype)
                 file.write(np.ascontiguousarray(chunk).data)
-                written += len(chunk)
                 if split_name == "train":
-                    statistics.add(chunk)
+                    statistics.add(chunk[: max(0, counted - written)])
+                written += len(chunk)
             assert written == len(labels), (written, len(labels))
     meta = {
         "format": FORMAT_VERSION,
@@ -217,6 +227,8 @@ def _write_entry(folder: Path, content: Content) -> None:
         "class_names": list(content.class_names),
         "mean": list(statistics.mean),
         "standard_deviation": list(statistics.standard_deviation),
+        "validation_samples": content.validation_samples,
+        "notes": content.notes(),
         "files": {
             name: {
                 "shape": list(np.load(folder / name, mmap_mode="r").shape),

@@ -65,7 +65,12 @@ def fetch_datasets(options: argparse.Namespace) -> None:
     for name in options.names:
         dataset = load_dataset(name, source_folder=options.data_folder, image_size=image_size, gray=options.gray)
         shape = "x".join(map(str, dataset.image_shape))
-        print(f"{name}: {len(dataset.train):,} training and {len(dataset.test):,} test images of {shape}, ready")
+        own = dataset.validation_samples or 0
+        validation = f", {own:,} validation" if own else ""
+        training = len(dataset.train) - own
+        print(f"{name}: {training:,} training{validation} and {len(dataset.test):,} test images of {shape}, ready")
+        for note in dataset.notes:
+            print(f"note: {note}")
 
 
 def verify_datasets(names: list[str]) -> None:

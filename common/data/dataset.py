@@ -30,10 +30,11 @@ class Dataset:
 
     Attributes:
         train: the training samples, validation included.
-        mean: per channel, of pixel / 255 over all training images.
-        standard_deviation: per channel, of pixel / 255 over all training images.
+        mean: per channel, of pixel / 255 over all training images, its own validation samples not included.
+        standard_deviation: of the same pixels.
         validation_samples: number of rows at the end of `train` that are the validation split; None if the data set
             has none and the settings cut one.
+        notes: what a user should know of how it was read, a line each.
     """
 
     name: str
@@ -43,6 +44,7 @@ class Dataset:
     mean: tuple[float, ...]
     standard_deviation: tuple[float, ...]
     validation_samples: int | None = None
+    notes: tuple[str, ...] = ()
 
     @property
     def image_shape(self) -> tuple[int, int, int]:

@@ -20,6 +20,7 @@ from common.data.catalog import PUBLISHED, PublishedDataset
 from common.data.dataset import Dataset, Split
 from common.data.images import folder as images
 from common.data.images.prepared_file import COMMAND, load_prepared
+from common.data.images.reading import KINDS
 from common.errors import UserError
 
 __all__ = ["Dataset", "Split", "dataset_help", "dataset_names", "load_dataset"]
@@ -34,7 +35,8 @@ def dataset_help() -> str:
     """Return one paragraph for the command line's help."""
     return (
         f"{', '.join(PUBLISHED)}; synthetic or {synthetic.PATTERN} (learnable, made from a fixed seed, no files); "
-        "images:PATH (a folder of class folders of PNG or JPEG files, or PATH/train and PATH/test with such folders); "
+        f"images:PATH (a folder of class folders of {KINDS} files, or PATH/train, PATH/val and PATH/test with such "
+        "folders, one of the last two if there is no other); "
         f"prepared:FILE (made by `{COMMAND}`)"
     )
 

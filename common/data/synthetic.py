@@ -4,6 +4,7 @@ Each class has a smooth random pattern. A sample is the pattern of its class, sh
 random contrast, plus noise. All in integers, from NumPy's raw random bits: the same values on every machine.
 """
 
+import math
 import re
 from collections.abc import Iterator
 
@@ -35,11 +36,14 @@ def load_synthetic(name: str) -> Dataset:
     samples, *image_shape, class_count = parse_name(name)
     height, width, channels = image_shape
     entry = f"synthetic-{samples}x{height}x{width}x{channels}x{class_count}"
-    content = _content(samples, (height, width, channels), class_count)
+
+    def content() -> Content:
+        return _content(samples, (height, width, channels), class_count)
+
     if samples * height * width * channels > IN_MEMORY_BYTES:
-        return dataset_cache.load_or_build(entry, lambda _: content, name=name)
-    splits = []
-    for split in (content.train, content.test):
+        return dataset_cache.load_or_build(entry, lambda _: content(), name=name)
+    made, splits = content(), []
+    for split in (made.train, made.test):
         images = np.concatenate(list(split.image_chunks))
         images.setflags(write=False)
         split.labels.setflags(write=False)
@@ -50,7 +54,7 @@ def load_synthetic(name: str) -> Dataset:
         name=name,
         train=splits[0],
         test=splits[1],
-        class_names=content.class_names,
+        class_names=made.class_names,
         mean=statistics.mean,
         standard_deviation=statistics.standard_deviation,
     )
@@ -86,13 +90,11 @@ def example_name() -> str:
 
 
 def _content(samples: int, image_shape: tuple[int, int, int], class_count: int) -> Content:
-    templates = _templates(image_shape, class_count)
-
     def split(sample_count: int, stream: int) -> SplitContent:
         random = _Random(stream)
         # Balanced classes in random order.
         labels = np.argsort(random.words(sample_count), kind="stable").astype(np.int64) % class_count
-        return SplitContent(image_shape, _image_chunks(templates, labels, random), labels)
+        return SplitContent(image_shape, _image_chunks(image_shape, labels, random), labels)
 
     return Content(
         class_names=tuple(f"class {number}" for number in range(class_count)),
@@ -117,23 +119,34 @@ class _Random:
         return self.words(-(-count // 8)).view(np.uint8)[:count]
 
 
-def _templates(image_shape: tuple[int, int, int], class_count: int) -> np.ndarray:
-    """Return a smooth pattern for each class: (classes, height, width, channels) int16 in -127..127, periodic."""
+def _templates(classes: np.ndarray, image_shape: tuple[int, int, int]) -> np.ndarray:
+    """Return the smooth pattern of each class: (classes, height, width, channels) int32 in -128..127, periodic."""
     height, width, channels = image_shape
-    shape = (class_count, TEMPLATE_GRID, TEMPLATE_GRID, channels)
-    grid = _Random(0).bytes(int(np.prod(shape))).reshape(shape).astype(np.int64) - 128
-    for axis, size in ((1, height), (2, width)):
+    shape = (TEMPLATE_GRID, TEMPLATE_GRID, channels)
+    grid = np.stack([_grid(label, math.prod(shape)).reshape(shape) for label in classes.tolist()])
+    for axis, side in ((1, height), (2, width)):
         # Linear interpolation in 256ths between grid points, periodic.
-        position = np.arange(size) * TEMPLATE_GRID * 256 // size
-        low, part = position // 256, np.expand_dims(position % 256, axis=tuple({0, 1, 2, 3} - {axis}))
+        position = np.arange(side) * TEMPLATE_GRID * 256 // side
+        low, part = position // 256, (position % 256).astype(np.int32)
+        part = np.expand_dims(part, axis=tuple({0, 1, 2, 3} - {axis}))
         high = (low + 1) % TEMPLATE_GRID
         grid = (np.take(grid, low, axis) * (256 - part) + np.take(grid, high, axis) * part) // 256
-    return grid.astype(np.int16)
+    return grid
 
 
-def _image_chunks(templates: np.ndarray, labels: np.ndarray, random: _Random) -> Iterator[np.ndarray]:
-    """Yield parts of the images, (samples, height, width, channels) uint8, for labels (samples,)."""
-    _, height, width, channels = templates.shape
+def _grid(label: int, size: int) -> np.ndarray:
+    """Return the random values of a class: (size,) int32 in -128..127. Those of other classes are not drawn."""
+    random, first = _Random(0), label * size
+    random.generator.advance(first // 8)
+    return random.bytes(first % 8 + size)[first % 8 :].astype(np.int32) - 128
+
+
+def _image_chunks(image_shape: tuple[int, int, int], labels: np.ndarray, random: _Random) -> Iterator[np.ndarray]:
+    """Yield parts of the images, (samples, height, width, channels) uint8, for labels (samples,).
+
+    Only the patterns of a part's own classes are in memory: those of 1,000 classes may be larger than all images.
+    """
+    height, width, channels = image_shape
     chunk_size = max(1, CHUNK_BYTES // (height * width * channels))
     for start in range(0, len(labels), chunk_size):
         label = labels[start : start + chunk_size]
@@ -142,8 +155,9 @@ def _image_chunks(templates: np.ndarray, labels: np.ndarray, random: _Random) ->
         shift_y, shift_x = ((random.words(count) % np.uint64(size // 2 + 1)).astype(int) for size in (height, width))
         rows = (np.arange(height) + shift_y[:, None]) % height
         columns = (np.arange(width) + shift_x[:, None]) % width
-        pattern = templates[label[:, None, None], rows[:, :, None], columns[:, None, :]]
+        classes, place = np.unique(label, return_inverse=True)
+        pattern = _templates(classes, image_shape)[place[:, None, None], rows[:, :, None], columns[:, None, :]]
         contrast = (random.bytes(count) // 2 + np.int16(64)).astype(np.int16)[:, None, None, None]  # 64..191 of 256
         noise = random.bytes(pattern.size).reshape(pattern.shape).astype(np.int32) - 128
-        value = 128 + (pattern.astype(np.int32) * contrast + noise * NOISE_AMPLITUDE) // 256
+        value = 128 + (pattern * contrast + noise * NOISE_AMPLITUDE) // 256
         yield np.clip(value, 0, 255).astype(np.uint8)

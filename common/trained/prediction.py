@@ -10,7 +10,8 @@ from tabulate import tabulate
 from common.config import Config
 from common.data.batches import normalize
 from common.data.dataset import check_labels
-from common.data.images import folder as images
+from common.data.images import reading
+from common.data.images.reading import KINDS, Tally
 from common.data.loading import load_dataset
 from common.errors import UserError
 from common.trained.trained_model import TrainedModel, read_trained_model
@@ -65,6 +66,7 @@ def _evaluate(classifier: Classifier, model: TrainedModel, *, data_folder: Path 
             f"the data set is not the one of the run any more. Received: {dataset.name} with images "
             f"{dataset.image_shape} and {dataset.class_count} classes. Restore the data, or classify files"
         )
+    print(*(f"note: {note}\n" for note in dataset.notes), sep="", end="")
     pixels, labels = dataset.test.images, np.asarray(dataset.test.labels)
     outputs = _classify(classifier, pixels, model)
     check_labels(labels, class_count=outputs.shape[1], where=dataset.name)
@@ -84,7 +86,10 @@ def _classify(classifier: Classifier, pixels: np.ndarray, model: TrainedModel) -
 
 
 def _classify_files(classifier: Classifier, model: TrainedModel, files: Sequence[Path], *, invert: bool) -> None:
-    pixels = np.stack([read_image(file, shape=model.data.image_shape, invert=invert) for file in files])
+    tally = Tally()
+    shape = model.data.image_shape
+    pixels = np.stack([read_image(file, shape=shape, invert=invert, tally=tally) for file in files])
+    print(*(f"note: {note}\n" for note in tally.notes()), sep="", end="")
     outputs = _classify(classifier, pixels, model)
     names = [*model.data.class_names, *(f"output {n}" for n in range(len(model.data.class_names), outputs.shape[1]))]
     width = max(len(str(file)) for file in files)
@@ -96,8 +101,13 @@ def _classify_files(classifier: Classifier, model: TrainedModel, files: Sequence
         print(confusion_table(labels, outputs.argmax(axis=1), names=model.data.class_names))
 
 
-def read_image(file: Path, *, shape: tuple[int, int, int], invert: bool = False) -> np.ndarray:
+def read_image(
+    file: Path, *, shape: tuple[int, int, int], invert: bool = False, tally: Tally | None = None
+) -> np.ndarray:
     """Return an image file as (height, width, channels) uint8, read as the training images were.
+
+    Args:
+        tally: counts what was done to it.
 
     Raises:
         UserError: the file cannot be read or is no image.
@@ -106,10 +116,12 @@ def read_image(file: Path, *, shape: tuple[int, int, int], invert: bool = False)
         raise UserError(
             f"the run's images have {shape[2]} channels, image files 1 or 3. Received: {file}. Name no files"
         )
-    pixels = images.read_image(file, shape=shape)
-    if isinstance(pixels, str):
-        raise UserError(f"cannot read the image. Received: {file} ({pixels}). Give PNG or JPEG files")
-    return 255 - pixels if invert else pixels
+    image = reading.read_image(file, shape=shape)
+    if isinstance(image, str):
+        raise UserError(f"cannot read the image. Received: {file} ({image}). Give {KINDS} files")
+    if tally is not None:
+        tally.add(str(file), image)
+    return 255 - image.pixels if invert else image.pixels
 
 
 def scores(outputs: np.ndarray, *, config: Config) -> np.ndarray:

@@ -23,6 +23,7 @@ def start_lines(setup: RunSetup, world: World) -> list[str]:
         *_part_lines(setup),
         f"data: {setup.dataset.name}, {len(setup.training_indices):,} training, {len(setup.validation_indices):,} "
         f"validation, {len(setup.dataset.test.labels):,} test samples",
+        *(f"note: {note}" for note in setup.dataset.notes),
         f"batch: {_batch(setup)} = {setup.global_batch_size} images per "
         f"update, {setup.steps_per_epoch} updates per epoch, the last {setup.dropped_samples} samples of each epoch's "
         f"order dropped; {setup.total_steps} updates in all",

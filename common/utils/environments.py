@@ -28,15 +28,34 @@ def hand_over(framework: str) -> None:
     Args:
         framework: torch or keras.
     """
-    if not _runs_program_of(ROOT / f"{framework}_impl"):
-        return
     try:
+        _require_own_program(f"{framework}_impl")
+        if not _runs_program_of(ROOT / f"{framework}_impl"):
+            return
         folder = other_environment(framework)
         if folder is not None:
             _start_again(folder)
     except UserError as error:
         print(f"{framework}_impl: error: {error}", file=sys.stderr)
         sys.exit(EXIT_CODE_USER_ERROR)
+
+
+def _require_own_program(folder: str) -> None:
+    """Raise UserError if this process runs a program of another copy of the project, whose packages are hidden."""
+    program = Path(sys.argv[0])
+    if sys.argv[0] in sys.orig_argv and program.is_file() and program.resolve().parent.name == folder:
+        copy = program.resolve().parents[1]
+        if not copy.samefile(ROOT):  # a folder may be mounted twice
+            raise UserError(
+                f"another copy of this project comes first. Received: {program} of {copy} with the packages of {ROOT}. "
+                f"Set PYTHONPATH={copy}"
+            )
+
+
+def project_first() -> dict[str, str]:
+    """Return variables for a `python -m` of ours: others of its name, there or on PYTHONPATH, are not started."""
+    paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {"PYTHONPATH": os.pathsep.join(paths), "PYTHONSAFEPATH": "1"}
 
 
 def _start_again(folder: Path) -> NoReturn:

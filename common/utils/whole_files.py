@@ -6,12 +6,25 @@ Standard library only: set-up reads its files so.
 import errno
 import json
 import os
+import stat
 import tomllib
 from pathlib import Path
 from typing import Any
 
 MOST_BYTES = 256 * 2**20  # of a file that is read whole; the largest original file of a data set has 170 MB
 MOST_TOML, LONGEST_LINE = 10**6, 10**4  # characters of a TOML document, and of its longest line
+
+
+def require_file(path: Path) -> os.stat_result:
+    """Return the status of a file or folder.
+
+    Raises:
+        OSError: it does not exist, or it is a named pipe or device: opening that may wait for ever.
+    """
+    status = path.stat()
+    if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
+        raise OSError(errno.EINVAL, "a named pipe or device, not a file", str(path))
+    return status
 
 
 def read_bytes(path: Path) -> bytes:

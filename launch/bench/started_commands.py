@@ -15,6 +15,7 @@ from typing import Any
 from common.checks.bench_record import COMMAND, Turn
 from common.errors import UserError
 from common.run_folder.records import RUN_FILE
+from common.utils.environments import project_first
 from common.utils.paths import ROOT
 from launch.bench.copied_runs import copy_runs
 from launch.bench.memory import WINDOW_SECONDS, memory_of_second_rank
@@ -173,6 +174,8 @@ def _command(contestant: str, place: Place, *, runs: Path) -> list[str]:
 
 def _variables(contestant: str, place: Place) -> dict[str, str]:
     """Return the environment's variables of a command."""
+    if contestant == "report":
+        return project_first()
     if contestant != PYDTNN:
         return {}
     mpi = Path(sys.prefix, "lib", "libmpi.so.40")  # of the set-up; else its mpi4py finds the one of the system

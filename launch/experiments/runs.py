@@ -1,5 +1,6 @@
 """Make a run of an experiment, and what it needs before."""
 
+import os
 import shlex
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from filelock import FileLock
 from common.errors import UserError, user_errors
 from common.run_folder.records import EPOCHS_FILE
 from common.run_folder.set_aside import set_aside
+from common.utils.environments import project_first
 from common.utils.whole_files import read_text
 from launch.experiments.experiment_file import PreparationCommand
 from launch.experiments.left_over import left_over, left_over_preparation
@@ -90,7 +92,8 @@ def _prepare_one(preparation: PreparationCommand) -> None:
         return
     command = ["python", "-m", "common", *preparation.command]
     print(shlex.join(command), flush=True)
-    code = subprocess.run([sys.executable, *command[1:]], check=False).returncode
+    environment = {**os.environ, **project_first()}
+    code = subprocess.run([sys.executable, *command[1:]], env=environment, check=False).returncode
     if code:
         raise UserError(
             f"preparing the experiment failed. Received: exit code {code} of {shlex.join(command)}. "

@@ -42,7 +42,7 @@ class Job:
         program: path of a trainer in the project; None: an experiment.
         experiment: its name or file; None: a trainer.
         arguments: of the trainer or of `experiment run`, as they were given.
-        minutes: time limit.
+        minutes: time limit of a run, or of an experiment as a whole; where Slurm requeues, of each turn.
         repeats: number of runs of a trainer, each with its own seed.
         seed: of the first repeat.
         restarts: how often the ranks of a trainer are started again when one ends.
@@ -110,10 +110,14 @@ class Job:
             return [f"{self.runs_folder}/{Path(self.experiment).stem}"]
         return [f"{self.runs_folder}/{self.run_name(repeat)}" for repeat in range(1, self.repeats + 1)]
 
+    @property
+    def total_minutes(self) -> int:
+        """Time limit of all its tasks together, at once or one after the other."""
+        return self.minutes * self.tasks
+
     def cost_usd(self) -> float | None:
-        """Return what the nodes of all tasks cost until the time limit, on demand; None: they have no price."""
-        at_once = self.tasks if self.site.scheduler == "slurm" else 1  # each task of an array has its own limit
-        return self.site.machines[self.node].cost_usd(60.0 * self.minutes, nodes=self.nodes * at_once)
+        """Return what the nodes cost until the time limit of all tasks, on demand; None: they have no price."""
+        return self.site.machines[self.node].cost_usd(60.0 * self.total_minutes, nodes=self.nodes)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,6 +10,7 @@ from launch.jobs.job import Job, read_settings
 from launch.starting.processes import PROGRAMS
 from launch.starting.shell import line
 
+KILL_SECONDS = 60  # after SIGTERM, at the time limit
 CHECKPOINT_MINUTES = 10  # of jobs that may have to resume in another turn
 
 
@@ -40,6 +41,15 @@ def prologue(job: Job) -> list[str]:
 def variables(job: Job) -> dict[str, str]:
     """Return the variables beside PATH that trainers get at the site."""
     return {"TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONUNBUFFERED": "1", **job.site.variables}
+
+
+def run_lines(job: Job, commands: Sequence[Sequence[str]]) -> list[str]:
+    """Return the lines that run commands one after the other, each within the job's time limit of a run."""
+    lines = []
+    for words in commands:
+        limited = line(["timeout", f"--kill-after={KILL_SECONDS}", f"{job.minutes}m", *words])
+        lines += [limited] if job.experiment else [RECORD_START, limited]
+    return lines
 
 
 def repeats_words(job: Job, *, start: Sequence[str], hosts: str | None = None) -> list[list[str]]:

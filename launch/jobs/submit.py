@@ -63,7 +63,8 @@ def add_command(commands: Any) -> None:
     parser.add_argument("--gpus-per-node", type=partial(whole_number, least=0), default=0, help="default: %(default)s")
     parser.add_argument("--ranks-per-node", type=whole_number, help="default: one per GPU, without GPUs 1")
     parser.add_argument("--name", help="of the job and of its run folder (default: what it runs, and the time)")
-    parser.add_argument("--minutes", type=whole_number, default=60, help="time limit (default: %(default)s)")
+    limit = "time limit of each run, or of an experiment as a whole (default: %(default)s)"
+    parser.add_argument("--minutes", type=whole_number, default=60, help=limit)
     parser.add_argument("--repeats", type=whole_number, default=1, help="runs of a trainer, each with the next seed")
     again = "start a trainer's ranks again when one ends or hangs, so many times (default: 0)"
     parser.add_argument("--restarts", type=partial(whole_number, least=0), default=0, help=again)
@@ -333,6 +334,8 @@ def _cost(job: Job) -> str:
     machine, today = job.site.machines[job.node], date.today()
     price, lower, cost = machine.price(), machine.price(spot=True), job.cost_usd()
     limit = f"up to {counted(job.minutes, 'minute')}"
+    if job.tasks > 1:
+        limit += f" a {'task' if job.experiment else 'run'}, {counted(job.total_minutes, 'minute')} in all"
     if price is None or cost is None:
         return f"{limit}, no hourly price"
     spot = "; spot machines cost less, at prices that change daily" if job.spot else ""

@@ -180,6 +180,13 @@ def test_files_get_classes_and_probabilities(run, capsys):
     assert lines == [f"{file}  {names[2]} 62.5 %  {names[0]} 25.0 %  {names[1]} 12.5 %" for file in files]
 
 
+def test_what_was_done_to_files_is_printed(run, capsys):
+    file = save_image(run.parent / "drawing.png", np.zeros((8, 8, 4), np.uint8))
+    assert predict(run, file) == 0
+    first = capsys.readouterr().out.splitlines()[0]
+    assert first == f"note: images with transparent pixels, laid on white: 1 of 1, such as {file}"
+
+
 def test_files_in_class_folders_get_a_confusion_matrix(run, capsys):
     names = load_dataset(DATASET).class_names
     files = [save_image(run.parent / names[label] / "a.png", np.zeros((9, 3), np.uint8)) for label in (0, 0, 2)]

@@ -110,7 +110,7 @@ def test_an_image_of_very_many_pixels_is_one_line(side, tmp_path, recwarn):
     folder = above(of_images("png")(tmp_path))
     for file in folder.rglob("*.png"):
         file.write_bytes(png_of(side, side))
-    with in_bounds(), pytest.raises(UserError, match=r"unreadable images[^\n]*pixels"):
+    with in_bounds(), pytest.raises(UserError, match=r"images are not readable[^\n]*pixels"):
         load_images(folder, name="images")
     of_sheets("test_batch.png")(tmp_path).write_bytes(png_of(side, side))
     with in_bounds(), pytest.raises(FormatError, match="pixels"):

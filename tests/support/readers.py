@@ -303,7 +303,7 @@ READERS = [
     *(Reader(name, write, read, given=parent) for name, (write, read) in IN_FOLDERS.items()),
     *(Reader(name, write, read, FORMAT_ERRORS, parent) for name, (write, read) in FORMATS.items()),
     *(Reader(name, of_checkpoint(name), read_checkpoint, given=run_of) for name in ("state.json", "ranks.safetensors")),
-    *(Reader(kind, of_images(kind), read_images, given=above) for kind in ("png", "jpeg")),
+    *(Reader(kind, of_images(kind), read_images, given=above) for kind in ("png", "jpeg", "webp", "bmp")),
     *(Reader(name, write, read, cost=5 if name == "search" else 1) for name, (write, read) in TOML.items()),
     *(Reader(name, write, read, ARCHIVE_ERRORS, zeros_follow=True) for name, (write, read) in ARCHIVES.items()),
 ]

@@ -13,10 +13,10 @@ import numpy as np
 from PIL import Image
 
 from common.data.images.contact_sheet import contact_sheet
-from common.data.images.folder import open_image
-from common.data.images.prepare import Preparation, Settings, prepare
+from common.data.images.prepare import DEFAULT_SHARES, Preparation, Settings, prepare
 from common.data.images.prepared_file import PixelType, load_prepared
 from common.data.images.prepared_rows import parse_shares
+from common.data.images.reading import KINDS, read_picture
 from common.data.images.shapes import CLASS_NAMES, draw_folder
 from common.distributed.console import counted, readable_seconds
 from common.errors import UserError, expanded
@@ -36,7 +36,7 @@ def add_parser(commands: "argparse._SubParsersAction[Parser]") -> None:
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
 
     preparing = actions.add_parser("prepare", help="write a folder of images into one file for training")
-    preparing.add_argument("folder", type=path, metavar="FOLDER", help="one subfolder of PNG or JPEG files per class")
+    preparing.add_argument("folder", type=path, metavar="FOLDER", help=f"one subfolder of {KINDS} files per class")
     preparing.add_argument("--output", type=path, required=True, metavar="FILE", help="the file to write")
     preparing.add_argument("--size", required=True, metavar="WxH", help="width x height in pixels, such as 197x148")
     preparing.add_argument("--gray", action="store_true", help="convert to one channel (default: three)")
@@ -45,8 +45,9 @@ def add_parser(commands: "argparse._SubParsersAction[Parser]") -> None:
         help="uint8: pixels as they are; float16: pixel / 255, twice the size (default: %(default)s)",
     )  # fmt: skip
     preparing.add_argument(
-        "--split", default="85/2/13", metavar="A/B/C",
-        help="percent of each class for training, validation and test (default: %(default)s)",
+        "--split", metavar="A/B/C",
+        help=f"percent of each class for training, validation and test (default: as the folder is split, or "
+        f"{DEFAULT_SHARES})",
     )  # fmt: skip
     preparing.add_argument("--seed", type=seed, default=1, help="seed of split and order (default: %(default)s)")
     preparing.add_argument("--skip-broken", action="store_true", help="leave out broken files and list them")
@@ -71,7 +72,7 @@ def prepare_images(options: argparse.Namespace) -> None:
         size=parse_size(options.size),
         gray=options.gray,
         pixels=options.dtype,
-        shares=parse_shares(options.split),
+        shares=None if options.split is None else parse_shares(options.split),
         seed=options.seed,
         skip_broken=options.skip_broken,
     )
@@ -87,6 +88,8 @@ def prepare_images(options: argparse.Namespace) -> None:
     seconds, work_seconds = time.perf_counter() - start, _work_seconds() - start_of_work
     if made.skipped:
         _list_skipped(made.skipped, skipped)
+    for note in made.notes:
+        print(f"note: {note}")
     _draw_sheets(made, file, before=before, after=after)
     description = made.description
     print(f"contact sheets: {before}, {after}")
@@ -131,8 +134,8 @@ def parse_size(text: str) -> tuple[int, int]:
     return width, height
 
 
-def _list_skipped(skipped: Sequence[tuple[Path, str]], file: Path) -> None:
-    lines = [f"{path}: {reason}" for path, reason in sorted(skipped)]
+def _list_skipped(skipped: Sequence[tuple[str, str]], file: Path) -> None:
+    lines = [f"{name}: {reason}" for name, reason in skipped]
     file.write_text("\n".join(lines) + "\n")
     print(f"left out {counted(len(lines), 'broken file')}, all listed in {file}:")
     for line in lines[:SHOWN_FILES]:
@@ -148,7 +151,7 @@ def _draw_sheets(made: Preparation, file: Path, *, before: Path, after: Path) ->
     originals, prepared = [], []
     for label, name in enumerate(description.class_names[:SHEET_CLASSES]):
         chosen = np.flatnonzero(rows.labels[: description.training_samples] == label)[:SHEET_IMAGES]
-        originals.append((name, [_original(rows.folder / rows.path(row)) for row in chosen]))
+        originals.append((name, [_original(rows.folder / rows.file(row)) for row in chosen]))
         prepared.append((name, [_picture(train.images[row]) for row in chosen]))
     width, height = prepared[0][1][0].size
     classes = len(description.class_names)
@@ -159,8 +162,8 @@ def _draw_sheets(made: Preparation, file: Path, *, before: Path, after: Path) ->
 
 
 def _original(path: Path) -> Image.Image:
-    with open_image(path) as image:
-        return image.convert("RGB")
+    picture, _ = read_picture(path)
+    return picture.convert("RGB")
 
 
 def _picture(pixels: np.ndarray) -> Image.Image:

@@ -1,47 +1,42 @@
-"""A folder of images as a data set: one subfolder of PNG or JPEG files for each class.
+"""A folder of images as a data set: one subfolder of image files for each class, which may have subfolders.
 
-    PATH/cat/*.png  PATH/dog/*.png                  split by a fixed seed: 15 % of each class are test images
-    PATH/train/cat/*.png ... PATH/test/cat/*.png    split as in the folders
+    PATH/cat/*.png  PATH/dog/*.png                    split by a fixed seed: 15 % of each class are test images
+    PATH/train/cat/*.png ... PATH/val/ ... PATH/test/ used as their names say; one of val and test may be missing
 
 The images are decoded once, into the cache of data sets. The key of the entry contains all file names, sizes and
-modification times and the options, so a changed folder is decoded again. A rotation in EXIF data is not applied.
+modification times and the options, so a changed folder is decoded again. What is left out of the folder, and what is
+done to images beside decoding, is counted in the notes of the data set.
 """
 
-import errno
+import dataclasses
 import functools
 import hashlib
+import itertools
 import json
-import os
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from PIL import Image
 from tqdm import tqdm
 
 from common.data import cache as dataset_cache
 from common.data.cache import Content, SplitContent
 from common.data.dataset import Dataset
-from common.data.formats import check_pixels
+from common.data.images.listing import PARTS, list_folder
+from common.data.images.reading import ReadImage, Tally, read_header, read_image, some
 from common.data.sharding import stable_permutation
 from common.data.sources import say
 from common.distributed.console import Console
 from common.errors import UserError, expanded
-from common.utils.whole_files import MOST_BYTES
 from common.utils.workers import in_order
 
-SUFFIXES = (".png", ".jpg", ".jpeg")
 TEST_SHARE = 0.15
 SPLIT_SEED = 0
-FORMATS = ("PNG", "JPEG")
 CHUNK_IMAGES = 256
-SHOWN = 3  # examples in an error message
-
-# Pillow's name of a pixel format with 8 bits per channel -> number of channels here. Transparency is dropped.
-CHANNELS = {"1": 1, "L": 1, "LA": 1, "P": 3, "RGB": 3, "RGBA": 3, "CMYK": 3, "YCbCr": 3}
+RULES = 2  # of reading a file; what was read by others is not used
 
 
 @dataclass(frozen=True)
@@ -54,11 +49,19 @@ class Sample:
 
 @dataclass(frozen=True)
 class Listing:
-    """The content of a folder: class names in alphabetical order and the samples of both splits."""
+    """The content of a folder: class names in alphabetical order, the samples of each part, notes on other files."""
 
     class_names: tuple[str, ...]
     train: tuple[Sample, ...]
+    validation: tuple[Sample, ...]
     test: tuple[Sample, ...]
+    notes: tuple[str, ...]
+    tests_validation: bool = False
+
+    @property
+    def samples(self) -> tuple[Sample, ...]:
+        """All of them, each once: the test may have those of the validation."""
+        return tuple(dict.fromkeys((*self.train, *self.validation, *self.test)))
 
 
 def load_images(
@@ -92,7 +95,8 @@ def load_images(
         ) from error
     entry = f"images-{re.sub(r'[^A-Za-z0-9_-]+', '-', folder.name)[:40] or 'folder'}-{key}"
     decode = functools.partial(_decode_listing, folder, listing, image_size, gray)
-    return dataset_cache.load_or_build(entry, lambda _: decode(), name=name)
+    dataset = dataset_cache.load_or_build(entry, lambda _: decode(), name=name)
+    return dataclasses.replace(dataset, notes=(*listing.notes, *dataset.notes))
 
 
 def list_images(folder: Path) -> Listing:
@@ -102,100 +106,99 @@ def list_images(folder: Path) -> Listing:
         UserError: it is not a folder of class folders.
         OSError: it cannot be read.
     """
-    if not folder.is_dir():
-        raise UserError(f"the folder of images does not exist. Received: images:{folder}. Name an existing one")
-    if (folder / "train").is_dir() and (folder / "test").is_dir():
-        train, test = class_folders(folder / "train"), class_folders(folder / "test")
-        if train.keys() != test.keys():
-            raise UserError(
-                f"train and test have different classes. Received: {folder}, where "
-                f"{some(sorted(train.keys() ^ test.keys()))} is in only one of them. Add or remove class folders"
-            )
-        return Listing(tuple(train), _samples(folder / "train", train), _samples(folder / "test", test))
-    classes = class_folders(folder)
-    train, test = {}, {}
-    for label, (name, files) in enumerate(classes.items()):
-        # At least one test image per class, but never its only image.
-        test_count = min(max(1, round(TEST_SHARE * len(files))), len(files) - 1)
-        order = stable_permutation(len(files), seed=SPLIT_SEED, stream=(label,))
-        test[name] = [files[index] for index in sorted(order[:test_count])]
-        train[name] = [files[index] for index in sorted(order[test_count:])]
-    if not any(test.values()):
+    listed = list_folder(folder)
+    parts: tuple[list[Sample], list[Sample], list[Sample]] = ([], [], [])
+    for label, (name, files) in enumerate(listed.classes.items()):
+        counts = listed.counts[name] if listed.counts else None
+        for part, of_part in zip(parts, _split(files, label, counts), strict=True):
+            part += [Sample(folder / file, label) for file in of_part]
+    if not parts[2]:
         raise UserError(
             f"each class has only one image, so none remains for the test. Received: {folder}. Add images, or create "
             "the folders train and test"
         )
-    return Listing(tuple(classes), _samples(folder, train), _samples(folder, test))
+    training, validation, test = map(tuple, parts)
+    return Listing(tuple(listed.classes), training, validation, test, listed.notes, listed.tests_validation)
 
 
-def class_folders(folder: Path) -> dict[str, list[str]]:
-    """Return the names of the image files of each class folder, sorted; hidden files and other suffixes are skipped.
-
-    Names, because a million paths would take several times the memory.
-
-    Raises:
-        UserError: there are fewer than two class folders, or one is empty.
-        OSError: it cannot be read.
-    """
-    classes = {
-        class_folder.name: sorted(
-            path.name
-            for path in class_folder.iterdir()
-            if path.suffix.lower() in SUFFIXES and not path.name.startswith(".") and not path.is_dir()
-        )
-        for class_folder in sorted(folder.iterdir())
-        if class_folder.is_dir() and not class_folder.name.startswith(".")
-    }
-    if len(classes) < 2:
-        found = f"the one subfolder {next(iter(classes))}" if classes else "no subfolder"
-        raise UserError(
-            f"a folder of images needs a subfolder for each of at least two classes. Received: {folder} with {found}. "
-            "Sort the images into class folders"
-        )
-    empty = [name for name, paths in classes.items() if not paths]
-    if empty:
-        raise UserError(
-            f"class folders without PNG or JPEG files. Received: {some(empty)} in {folder}. "
-            "Add images, or remove these folders"
-        )
-    return classes
-
-
-def _samples(folder: Path, classes: dict[str, list[str]]) -> tuple[Sample, ...]:
-    return tuple(
-        Sample(folder / name / file, label) for label, (name, files) in enumerate(classes.items()) for file in files
-    )
+def _split(files: Sequence[str], label: int, counts: tuple[int, int, int] | None) -> list[list[str]]:
+    """Return the files of a class for training, validation and test."""
+    if counts:
+        first, second = counts[0], counts[0] + counts[1]
+        return [[*files[:first]], [*files[first:second]], [*files[second:]]]
+    # At least one test image per class, but never its only image.
+    test_count = min(max(1, round(TEST_SHARE * len(files))), len(files) - 1)
+    order = stable_permutation(len(files), seed=SPLIT_SEED, stream=(label,))
+    training, test = ([files[index] for index in sorted(part)] for part in (order[test_count:], order[:test_count]))
+    return [training, [], test]
 
 
 def _key(folder: Path, listing: Listing, image_size: tuple[int, int] | None, gray: bool) -> str:
     """Return a hash of all that determines the content: file names, sizes, modification times, options."""
     files = []
-    for sample in (*listing.train, *listing.test):
+    for sample in listing.samples:
         status = sample.path.stat()
         files.append((str(sample.path.relative_to(folder)), status.st_size, status.st_mtime_ns))
-    content = json.dumps([files, image_size, gray, TEST_SHARE, SPLIT_SEED])
+    content = json.dumps([RULES, files, image_size, gray, TEST_SHARE, SPLIT_SEED])
     return hashlib.blake2b(content.encode(errors="surrogateescape"), digest_size=8).hexdigest()
 
 
 def _decode_listing(folder: Path, listing: Listing, image_size: tuple[int, int] | None, gray: bool) -> Content:
-    samples = (*listing.train, *listing.test)
-    height, width, channels = _common_shape(samples, image_size, gray)
-    bar = Console.automatic_bars()
-    if not bar:
-        say(f"decoding {len(samples)} images of {folder}")
-    read = functools.partial(_read_sample, shape=(height, width, channels))
+    shape = _common_shape(listing.samples, image_size, gray)
+    if not Console.automatic_bars():
+        say(f"decoding {len(listing.samples)} images of {folder}")
+    read = functools.partial(_read_sample, shape=shape, resize=image_size is not None)
+    parts = dict(zip(PARTS, (listing.train, listing.validation, listing.test), strict=True))
+    tally = Tally()
 
-    def split(part: tuple[Sample, ...], title: str) -> SplitContent:
-        labels = np.array([sample.label for sample in part], np.int64)
-        images = tqdm(in_order(read, part), total=len(part), desc=title, unit="image", disable=not bar, leave=False)
-        return SplitContent((height, width, channels), _chunks(images), labels)
+    def split(*names: str) -> SplitContent:
+        labels = np.array([sample.label for name in names for sample in parts[name]], np.int64)
+        chunks = (_decode_part(name, parts[name], read=read, tally=tally, listing=listing) for name in names)
+        return SplitContent(shape, itertools.chain.from_iterable(chunks), labels)
 
     return Content(
         class_names=listing.class_names,
-        train=split(listing.train, "training images"),
-        test=split(listing.test, "test images"),
+        train=split(*PARTS[:2]),
+        test=split(PARTS[2]),
         origin=f"folder {folder}",
+        validation_samples=len(listing.validation),
+        notes=tally.notes,
     )
+
+
+def _decode_part(
+    part: str,
+    samples: Sequence[Sample],
+    *,
+    read: Callable[[Sample], ReadImage | str],
+    tally: Tally,
+    listing: Listing,
+) -> Iterator[np.ndarray]:
+    """Yield CHUNK_IMAGES images each, and count them.
+
+    Raises:
+        UserError: some are unreadable.
+    """
+    chunk: list[np.ndarray] = []
+    unreadable: list[str] = []
+    bar = not Console.automatic_bars()
+    images = tqdm(
+        in_order(read, samples), total=len(samples), desc=f"{part} images", unit="image", disable=bar, leave=False
+    )
+    for sample, image in zip(samples, images, strict=True):
+        if isinstance(image, str):
+            unreadable.append(f"{sample.path} ({image})")
+        elif not unreadable:
+            groups = f"class {listing.class_names[sample.label]}", f"the {part} images"
+            tally.add(str(sample.path), image, groups=groups, again=part == PARTS[2] and listing.tests_validation)
+            chunk.append(image.pixels)
+            if len(chunk) == CHUNK_IMAGES:
+                yield np.stack(chunk)
+                chunk = []
+    if unreadable:
+        raise _unreadable_images(unreadable, f"{len(samples):,} {part} images")
+    if chunk:
+        yield np.stack(chunk)
 
 
 def _common_shape(samples: Sequence[Sample], image_size: tuple[int, int] | None, gray: bool) -> tuple[int, int, int]:
@@ -214,7 +217,7 @@ def _common_shape(samples: Sequence[Sample], image_size: tuple[int, int] | None,
             sizes[shape[:2]].append(sample.path)
             channel_counts[shape[2]].append(sample.path)
     if unreadable:
-        raise _unreadable_images(unreadable)
+        raise _unreadable_images(unreadable, f"{len(samples):,} images")
     if image_size is None and len(sizes) > 1:
         found = [f"{height} x {width}: {len(paths)}, e.g. {paths[0]}" for (height, width), paths in sizes.items()]
         raise UserError(
@@ -232,85 +235,15 @@ def _common_shape(samples: Sequence[Sample], image_size: tuple[int, int] | None,
 
 
 def _header(sample: Sample) -> tuple[int, int, int] | str:
-    """Return (height, width, channels), or the reason why the file is unreadable."""
-    try:
-        with open_image(sample.path) as image:
-            return image.height, image.width, CHANNELS[image.mode]
-    except Exception as error:
-        return _reason(sample.path, error)
+    return read_header(sample.path)
 
 
-def _read_sample(sample: Sample, *, shape: tuple[int, int, int]) -> np.ndarray | str:
-    """Return (1, height, width, channels) uint8, or path and reason if the file is unreadable."""
-    pixels = read_image(sample.path, shape=shape)
-    return f"{sample.path} ({pixels})" if isinstance(pixels, str) else pixels[None]
+def _read_sample(sample: Sample, *, shape: tuple[int, int, int], resize: bool) -> ReadImage | str:
+    return read_image(sample.path, shape=shape, resize=resize)
 
 
-def read_image(path: Path, *, shape: tuple[int, int, int]) -> np.ndarray | str:
-    """Return an image file, resized and converted to 1 or 3 channels, or the reason why it is unreadable.
-
-    Returns:
-        (height, width, channels) uint8.
-    """
-    height, width, channels = shape
-    try:
-        with open_image(path) as image:
-            pixels = image.convert("L" if channels == 1 else "RGB")
-        if pixels.size != (width, height):
-            pixels = pixels.resize((width, height), Image.Resampling.BILINEAR)
-    except Exception as error:  # a damaged image can raise almost any error
-        return _reason(path, error)
-    return np.asarray(pixels).reshape(height, width, channels)
-
-
-def open_image(path: Path) -> Image.Image:
-    """Open an image file and read its header; a damaged one can raise almost any error."""
-    if path.stat().st_size > MOST_BYTES:  # in a JPEG Pillow looks for its parts byte by byte
-        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(path))
-    image = Image.open(path, formats=FORMATS)
-    try:
-        check_pixels(image)
-        if image.mode not in CHANNELS:
-            raise ValueError(f"pixel format {image.mode}, not 8 bits per channel")
-    except ValueError:
-        image.close()
-        raise
-    return image
-
-
-def _reason(path: Path, error: Exception) -> str:
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror
-    if path.stat().st_size == 0:
-        return "empty file"
-    return "not a PNG or JPEG image" if isinstance(error, Image.UnidentifiedImageError) else str(error) or "unreadable"
-
-
-def _chunks(images: Iterable[np.ndarray | str]) -> Iterator[np.ndarray]:
-    """Concatenate CHUNK_IMAGES images each; raise UserError once the first few unreadable ones are known."""
-    chunk: list[np.ndarray] = []
-    unreadable: list[str] = []
-    for image in images:
-        if isinstance(image, str):
-            unreadable.append(image)
-            if len(unreadable) > SHOWN:
-                break
-        elif not unreadable:
-            chunk.append(image)
-            if len(chunk) == CHUNK_IMAGES:
-                yield np.concatenate(chunk)
-                chunk = []
-    if unreadable:
-        raise _unreadable_images(unreadable)
-    if chunk:
-        yield np.concatenate(chunk)
-
-
-def _unreadable_images(unreadable: Sequence[str]) -> UserError:
-    return UserError(f"unreadable images. Received: {some(unreadable, joint='; ')}. Replace or remove them")
-
-
-def some(items: Sequence[str], *, joint: str = ", ") -> str:
-    """Return the first few items and the number of the others, for an error message."""
-    more = [f"and {len(items) - SHOWN} more"] if len(items) > SHOWN else []
-    return joint.join([*items[:SHOWN], *more])
+def _unreadable_images(unreadable: Sequence[str], images: str) -> UserError:
+    return UserError(
+        f"{len(unreadable):,} of {images} are not readable. Received: {some(unreadable, joint='; ')}. "
+        "Convert, replace or remove them"
+    )

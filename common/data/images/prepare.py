@@ -8,7 +8,7 @@ numbers per image.
 import contextlib
 import functools
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO
@@ -17,9 +17,10 @@ import numpy as np
 from tqdm import tqdm
 
 from common.data.dataset import PixelStatistics
-from common.data.images.folder import class_folders, read_image, some
+from common.data.images.listing import PARTS, FolderListing, list_folder
 from common.data.images.prepared_file import VERSION, Description, PixelType, header_bytes
-from common.data.images.prepared_rows import Rows, Shares, lay_out
+from common.data.images.prepared_rows import Rows, Shares, lay_out, parse_shares
+from common.data.images.reading import Tally, read_image, some
 from common.data.sources import say
 from common.distributed.console import Console
 from common.errors import UserError, expanded
@@ -27,6 +28,7 @@ from common.utils.atomic import atomic_file
 from common.utils.workers import in_order
 
 CHUNK_IMAGES = 32
+DEFAULT_SHARES = "85/2/13"
 _HALVES = (np.arange(256) / 255).astype(np.float16)  # pixel / 255, as in the thesis
 
 
@@ -36,12 +38,13 @@ class Settings:
 
     Attributes:
         size: (width, height) in pixels, to which all are resized (bilinear, without keeping proportions).
+        shares: of training, validation and test; None: as the folder is split, or DEFAULT_SHARES.
     """
 
     size: tuple[int, int]
     gray: bool
     pixels: PixelType
-    shares: Shares
+    shares: Shares | None
     seed: int
     skip_broken: bool
 
@@ -59,52 +62,60 @@ class Chunk:
     Attributes:
         images: (rows, height, width, channels) as stored.
         statistics: of the training images among them.
+        tally: what was done to them.
         broken: files, relative to the folder, each with the reason.
     """
 
     images: np.ndarray
     statistics: PixelStatistics
-    broken: list[tuple[Path, str]]
+    tally: Tally
+    broken: list[tuple[str, str]]
 
 
 @dataclass(frozen=True)
 class Preparation:
-    """The result: the file's description, the source of each row, and the skipped files."""
+    """The result: the file's description, the source of each row, the skipped files, and lines about the others."""
 
     description: Description
     rows: Rows
-    skipped: list[tuple[Path, str]]
+    skipped: list[tuple[str, str]]
+    notes: list[str]
 
 
 def prepare(folder: Path, file: Path, settings: Settings) -> Preparation:
     """Write a file of prepared images, atomically.
 
     Args:
-        folder: with one subfolder of PNG or JPEG files per class.
+        folder: with one subfolder of image files per class, or with the folders train, val and test of such ones.
         file: must not exist.
 
     Raises:
-        UserError: there are no class folders, files are broken, a class is too small, or the file exists.
+        UserError: there are no class folders, files are broken, a class is too small, shares of a folder that is split
+            already, or the file exists.
         OSError: something cannot be read or written.
     """
     folder, file = expanded(folder).absolute(), expanded(file)
     if file.exists():
         raise UserError(f"the file exists already and is not overwritten. Received: {file}. Name a new one")
-    if not folder.is_dir():
-        raise UserError(f"the folder of images does not exist. Received: {folder}. Name an existing one")
-    classes = class_folders(folder)
+    listing = list_folder(folder)
+    if listing.counts and settings.shares:
+        raise UserError(
+            f"the folder is split already, by folders for training and for others. Received: --split "
+            f"{settings.shares.text}, {folder}. Leave --split out"
+        )
     with _whole_file(file) as output:
         write = functools.partial(_write, output, folder, settings=settings)
-        description, rows, broken = write(classes, skipped_files=0)
-        if broken and not settings.skip_broken:
-            raise _broken_files(broken, classes)
-        if broken:
+        made = write(listing)
+        if made.skipped and not settings.skip_broken:
+            raise _broken_files(made.skipped, listing)
+        if broken := made.skipped:
             # The split depends on the remaining files, so everything starts again.
             say(f"{len(broken):,} broken file(s) found, starting again without them")
-            description, rows, again = write(_without(broken, classes), skipped_files=len(broken))
-            if again:  # readable in the first pass
-                raise _broken_files(again, classes)
-    return Preparation(description, rows, broken)
+            made = write(listing.without({name for name, _ in broken}), skipped_files=len(broken))
+            if made.skipped:  # readable in the first pass
+                raise _broken_files(made.skipped, listing)
+            made = replace(made, skipped=broken)
+    return made
 
 
 @contextlib.contextmanager
@@ -121,24 +132,25 @@ def _whole_file(path: Path) -> Iterator[IO[bytes]]:
 def _write(
     output: IO[bytes],
     folder: Path,
-    classes: Mapping[str, Sequence[str]],
+    listing: FolderListing,
     *,
     settings: Settings,
-    skipped_files: int,
-) -> tuple[Description, Rows, list[tuple[Path, str]]]:
+    skipped_files: int = 0,
+) -> Preparation:
     """Write the whole file; after the first broken image only search for others."""
-    rows = lay_out(folder, classes, shares=settings.shares, seed=settings.seed)
+    shares = settings.shares or parse_shares(DEFAULT_SHARES)
+    rows = lay_out(folder, listing, shares=shares, seed=settings.seed)
     training, validation, test = rows.counts
     labels = rows.labels.astype("<i8").tobytes()
     description = Description(
         version=VERSION,
-        class_names=tuple(classes),
+        class_names=tuple(listing.classes),
         image_shape=settings.image_shape,
         pixels=settings.pixels,
         training_samples=training,
         validation_samples=validation,
         test_samples=test,
-        split=settings.shares.text,
+        split="folders" if listing.counts else shares.text,
         seed=settings.seed,
         source=folder.name,
         skipped_files=skipped_files,
@@ -149,11 +161,12 @@ def _write(
     output.truncate()
     output.write(header + labels)
     statistics = PixelStatistics(settings.image_shape[2])
-    checksum, broken = 0, []
+    checksum, tally = 0, Tally()
+    broken: list[tuple[str, str]] = []
     bar = Console.automatic_bars()
     if not bar:
         say(f"preparing {description.samples:,} images of {folder}")
-    read = functools.partial(_read_chunk, rows, settings=settings)
+    read = functools.partial(_read_chunk, rows, settings=settings, tests_validation=listing.tests_validation)
     with tqdm(total=description.samples, desc="preparing", unit="image", disable=not bar, leave=False) as advance:
         for chunk in in_order(read, rows.chunks(CHUNK_IMAGES)):
             advance.update(len(chunk.images))
@@ -163,6 +176,7 @@ def _write(
                 output.write(data)
                 checksum = zlib.crc32(data, checksum)
                 statistics.counts += chunk.statistics.counts
+                tally.merge(chunk.tally)
     if not broken:
         description = replace(
             description,
@@ -172,38 +186,37 @@ def _write(
         )
         output.seek(0)
         output.write(header_bytes(description, length=len(header)))
-    return description, rows, broken
+    # Of validation images that are those of the test, too, a broken one was met twice.
+    return Preparation(description, rows, sorted({*broken}), [*listing.notes, *tally.notes()])
 
 
-def _read_chunk(rows: Rows, chunk: tuple[range, bool], *, settings: Settings) -> Chunk:
-    """Read the images of some rows."""
-    numbers, is_training = chunk
+def _read_chunk(rows: Rows, chunk: tuple[range, int], *, settings: Settings, tests_validation: bool) -> Chunk:
+    """Read the images of some rows, all of one part."""
+    numbers, part = chunk
     pixels = np.zeros((len(numbers), *settings.image_shape), np.uint8)
-    broken = []
+    tally, broken = Tally(), []
     for place, row in enumerate(numbers):
-        path = rows.path(row)
-        image = read_image(rows.folder / path, shape=settings.image_shape)
+        name = rows.file(row)
+        image = read_image(rows.folder / name, shape=settings.image_shape)
         if isinstance(image, str):
-            broken.append((path, image))
+            broken.append((name, image))
         else:
-            pixels[place] = image
+            pixels[place] = image.pixels
+            class_name = rows.class_names[rows.labels[row]]
+            groups, again = (f"class {class_name}", f"the {PARTS[part]} images"), part == 2 and tests_validation
+            tally.add(name, image, groups=groups, again=again)
     statistics = PixelStatistics(settings.image_shape[2])
-    if is_training:
+    if part == 0:
         statistics.add(pixels)
     # A uint8 is never out of range; any mode but "raise" skips NumPy's check.
     stored = np.take(_HALVES, pixels, mode="wrap") if settings.pixels == "float16" else pixels
-    return Chunk(stored, statistics, broken)
+    return Chunk(stored, statistics, tally, broken)
 
 
-def _without(broken: Sequence[tuple[Path, str]], classes: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
-    left_out = {path for path, _ in broken}
-    return {name: [file for file in files if Path(name, file) not in left_out] for name, files in classes.items()}
-
-
-def _broken_files(broken: Sequence[tuple[Path, str]], classes: Mapping[str, Sequence[str]]) -> UserError:
-    files = sum(map(len, classes.values()))
-    first = some([f"{path} ({reason})" for path, reason in sorted(broken)], joint="; ")
+def _broken_files(broken: Sequence[tuple[str, str]], listing: FolderListing) -> UserError:
+    files = len({file for files in listing.classes.values() for file in files})
+    first = some([f"{name} ({reason})" for name, reason in broken], joint="; ")
     return UserError(
-        f"{len(broken):,} of {files:,} image files are broken. Received: {first}. Replace or remove them, or give "
-        "--skip-broken"
+        f"{len(broken):,} of {files:,} image files are broken. Received: {first}. Convert, replace or remove them, or "
+        "give --skip-broken"
     )

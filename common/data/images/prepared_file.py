@@ -26,7 +26,7 @@ from common.data.cache import FULL_CHECK_BYTES, crc32_of_file
 from common.data.dataset import Dataset, Split
 from common.errors import UserError, expanded
 from common.model.weights import safetensors_type
-from common.utils.whole_files import parse_json
+from common.utils.whole_files import parse_json, require_file
 
 VERSION = 1
 PixelType = Literal["uint8", "float16"]
@@ -44,7 +44,7 @@ class Description:
 
     Attributes:
         image_shape: (height, width, channels).
-        split: percent of the parts, such as 85/2/13.
+        split: percent of the parts, such as 85/2/13, or `folders` of which each is a part.
         mean, standard_deviation: per channel, of pixel / 255 over the training images, without validation.
         labels_crc32, images_crc32: of the bytes of both arrays of labels and of images.
     """
@@ -149,6 +149,7 @@ def read_description(path: Path) -> tuple[Description, int]:
         UserError: the header is damaged or of another kind.
         OSError: the file cannot be read.
     """
+    require_file(path)
     with path.open("rb") as file:
         length = int.from_bytes(file.read(_LENGTH_BYTES), "little")
         text = file.read(length) if length <= _MOST_HEADER_BYTES else b""

@@ -1,17 +1,17 @@
 """The order of the rows of a prepared file: classes split into parts, parts shuffled, both by the seed."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
 
+from common.data.images.listing import PARTS, FolderListing
 from common.data.sharding import stable_permutation
 from common.errors import UserError
 
-PARTS = ("training", "validation", "test")
 # Uses of the seed: the split of each class, and the order within each part.
 _CLASS_STREAM, _ORDER_STREAM = 0, 1
 
@@ -68,6 +68,7 @@ class Rows:
     """The image of each row of the file: training, validation, test.
 
     Attributes:
+        files: of each class, relative to the folder.
         labels: (rows,) int64, class numbers.
         numbers: (rows,) int64, index in the files of the class.
     """
@@ -79,30 +80,32 @@ class Rows:
     numbers: np.ndarray
     counts: tuple[int, int, int]
 
-    def path(self, row: int) -> Path:
+    def file(self, row: int) -> str:
         """Return the file of a row, relative to the folder."""
-        label = self.labels[row]
-        return Path(self.class_names[label], self.files[label][self.numbers[row]])
+        return self.files[self.labels[row]][self.numbers[row]]
 
-    def chunks(self, size: int) -> Iterator[tuple[range, bool]]:
-        """Yield ranges of up to `size` rows within one part, in their order, and whether they are training rows."""
+    def chunks(self, size: int) -> Iterator[tuple[range, int]]:
+        """Yield ranges of up to `size` rows within one part, in their order, and the part's number in PARTS."""
         first = 0
         for part, count in enumerate(self.counts):
             for start in range(first, first + count, size):
-                yield range(start, min(start + size, first + count)), part == 0
+                yield range(start, min(start + size, first + count)), part
             first += count
 
 
-def lay_out(folder: Path, classes: Mapping[str, Sequence[str]], *, shares: Shares, seed: int) -> Rows:
-    """Return the rows of the file, determined by names, shares and seed.
+def lay_out(folder: Path, listing: FolderListing, *, shares: Shares, seed: int) -> Rows:
+    """Return the rows of the file, determined by names, shares and seed; a folder with parts has its own shares.
 
     Raises:
         UserError: a class has too few images for the split.
     """
     parts: list[list[np.ndarray]] = [[], [], []]
-    for label, (name, files) in enumerate(classes.items()):
-        counts = shares.of_class(name, len(files))
-        order = stable_permutation(len(files), seed=seed, stream=(_CLASS_STREAM, label))
+    for label, (name, files) in enumerate(listing.classes.items()):
+        if listing.counts:
+            counts, order = listing.counts[name], np.arange(len(files))
+        else:
+            counts = shares.of_class(name, len(files))
+            order = stable_permutation(len(files), seed=seed, stream=(_CLASS_STREAM, label))
         for part, numbers in zip(parts, np.split(order, np.cumsum(counts)[:2]), strict=True):
             part.append(np.stack([np.full(len(numbers), label), numbers]))
     shuffled = []
@@ -111,4 +114,5 @@ def lay_out(folder: Path, classes: Mapping[str, Sequence[str]], *, shares: Share
         shuffled.append(whole[:, stable_permutation(whole.shape[1], seed=seed, stream=(_ORDER_STREAM, stream))])
     labels, numbers = np.concatenate(shuffled, axis=1)
     training, validation, test = (part.shape[1] for part in shuffled)
+    classes = listing.classes
     return Rows(folder, tuple(classes), tuple(classes.values()), labels, numbers, (training, validation, test))

@@ -15,7 +15,7 @@ from common.utils.timestamps import TIMESTAMPS
 from launch.jobs.cloud import for_remote, host_label, read_answer, require, run_program, site_lines
 from launch.jobs.job import Job, JobRecord, JobState, JobStatus
 from launch.jobs.schedulers.yaml_text import to_yaml
-from launch.jobs.scripts import RECORD_START, experiment_words, preflight_words, prologue, repeats_words, variables
+from launch.jobs.scripts import experiment_words, preflight_words, prologue, repeats_words, run_lines, variables
 from launch.starting.launchers import Launcher
 from launch.starting.shell import line
 
@@ -26,6 +26,7 @@ FILES_FILE = "files-pod.yaml"
 HOST_FILE = "/etc/mpi/hostfile"
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"  # Kueue, "Run a MPIJob"
 LABEL_LENGTH = 63  # of names that become host names
+BESIDE_SECONDS = 600  # beside the time limits of all runs, which the script keeps: preflight, starts, ends
 FILES_SECONDS = 3600  # how long the pod lives through which run folders are fetched
 # Labels of the launcher's pod (`defaultLabels` of mpi_job_controller.go).
 _LABELS = "training.kubeflow.org/job-name={},training.kubeflow.org/job-role=launcher"
@@ -97,7 +98,7 @@ def _mpi_job(job: Job, *, name: str) -> dict[str, Any]:
             "slotsPerWorker": ranks,
             "runPolicy": {
                 "cleanPodPolicy": "Running",
-                "activeDeadlineSeconds": 60 * job.minutes,
+                "activeDeadlineSeconds": 60 * job.total_minutes + BESIDE_SECONDS,
                 "backoffLimit": 0,
             },
             "sshAuthMountPath": options.ssh_path,
@@ -184,10 +185,9 @@ def script(job: Job) -> str:
     if job.preflight:
         lines.append(line(preflight_words(there, hosts=HOST_FILE)))
     if job.experiment:
-        lines.append(line(experiment_words(there, hosts=HOST_FILE)))
+        lines += run_lines(job, [experiment_words(there, hosts=HOST_FILE)])
     else:
-        for words in repeats_words(there, start=_start_words(there), hosts=HOST_FILE):
-            lines += [RECORD_START, line(words)]
+        lines += run_lines(job, repeats_words(there, start=_start_words(there), hosts=HOST_FILE))
     # In the place of the shell, which as the first process of a pod would not pass on that the pod is to end.
     lines[-1] = f"exec {lines[-1]}"
     return "".join(f"{one}\n" for one in lines)

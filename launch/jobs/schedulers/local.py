@@ -13,7 +13,7 @@ import psutil
 from common.errors import UserError, user_errors
 from common.utils.whole_files import read_text
 from launch.jobs.job import Job, JobRecord, JobStatus
-from launch.jobs.scripts import RECORD_START, experiment_words, preflight_words, prologue, repeats_words
+from launch.jobs.scripts import experiment_words, preflight_words, prologue, repeats_words, run_lines
 from launch.starting.launchers import launcher_at
 from launch.starting.shell import line
 
@@ -40,15 +40,13 @@ def script(job: Job, *, hosts: str | None = None) -> str:
         f"trap 'exit {ENDED}' TERM INT",
         *prologue(job),
         *([line(preflight_words(job, hosts=hosts))] if job.preflight else []),
+        *run_lines(job, _commands(job, hosts=hosts)),
     ]  # fmt: skip
-    for words in _commands(job, hosts=hosts):
-        started = [] if job.experiment else [RECORD_START]
-        lines += [*started, line(["timeout", "--kill-after=60", f"{job.minutes}m", *words])]
     return "\n".join([*lines, ""])
 
 
 def _commands(job: Job, *, hosts: str | None) -> list[list[str]]:
-    """Return the commands that run one after the other, each within the time limit."""
+    """Return the commands that run one after the other."""
     if job.experiment:
         return [experiment_words(job, hosts=hosts)]
     launcher = replace(launcher_at(job.site.reference, hosts=hosts), site=job.site)

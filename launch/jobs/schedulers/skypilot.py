@@ -16,7 +16,7 @@ from common.utils.timestamps import SUBMITTED_AT, timestamp
 from launch.jobs.cloud import for_remote, host_label, read_answer, require, run_program, show_program, site_lines
 from launch.jobs.job import Job, JobRecord, JobState, JobStatus
 from launch.jobs.schedulers.yaml_text import to_yaml
-from launch.jobs.scripts import RECORD_START, experiment_words, preflight_words, prologue, repeats_words, resuming
+from launch.jobs.scripts import experiment_words, preflight_words, prologue, repeats_words, resuming, run_lines
 from launch.starting.launchers import Launcher
 from launch.starting.processes import PROGRAMS
 from launch.starting.shell import Shell, line
@@ -27,7 +27,6 @@ MANAGED = "managed job "  # before the name, in the id of a job on spot machines
 # SkyPilot's name for the folder that `workdir` is copied to, in the home of the user there.
 _WORK_FOLDER = Shell('"$HOME"/sky_workdir')
 _LONGEST_NAME = 63
-_KILL_SECONDS = 60  # after SIGTERM, at the time limit
 
 _STATES: dict[str, JobState] = {
     "INIT": "queued", "PENDING": "queued", "SUBMITTED": "queued", "STARTING": "queued", "SETTING_UP": "queued",
@@ -138,11 +137,7 @@ def run_script(job: Job) -> str:
     ]
     if job.preflight:
         lines.append(line(preflight_words(there, hosts=hosts)))
-    # What is left of the time limit; never 0, which `timeout` takes for none.
-    lines.append(f"left() {{ echo $((SECONDS < {60 * job.minutes} ? {60 * job.minutes} - SECONDS : 1)); }}")
-    limit = ["timeout", f"--kill-after={_KILL_SECONDS}", Shell('"$(left)"')]
-    for words in _commands(there, hosts=hosts):
-        lines += [*([] if job.experiment else [RECORD_START]), line([*limit, *words])]
+    lines += run_lines(job, _commands(there, hosts=hosts))
     return "".join(f"{one}\n" for one in lines)
 
 

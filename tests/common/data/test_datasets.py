@@ -15,6 +15,7 @@ import tarfile
 import tempfile
 import threading
 import time
+import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 
@@ -465,11 +466,38 @@ def test_synthetic_has_the_size_asked_for_and_large_ones_are_shared_through_the_
     np.testing.assert_array_equal(shared.test.labels, dataset.test.labels)
 
 
-def test_synthetic_never_changes():
+NEVER_CHANGES = {  # the MD5 of the training pixels and of the test labels
+    "60x14x12x3x5": ("9ec125b8ffb1a157e1f981153d9f6b57", "95d21d1324158fa42e27490d577e5719"),
+    "9x3x7x2x1000": ("120c5aa593f98335816f07238deb86e0", "7dea362b3fac8e00956a4952a3d4f474"),
+    "7x5x3x257x11": ("a4e19237f6d3bfd4290bce4640730cbd", "7dea362b3fac8e00956a4952a3d4f474"),
+    "12000x28x28x1x1000": ("e9384b0698e01eae20545df5e346d2ed", "e122a5d739088119cc06c48c1cafb322"),  # made in parts
+}
+
+
+@pytest.mark.parametrize("shape", NEVER_CHANGES)
+def test_synthetic_never_changes(shape):
     """Other NumPy versions and machines must give the same pixels."""
-    dataset = load_dataset("synthetic:60x14x12x3x5")
-    assert hashlib.md5(dataset.train.images.tobytes()).hexdigest() == "9ec125b8ffb1a157e1f981153d9f6b57"
-    assert hashlib.md5(dataset.test.labels.tobytes()).hexdigest() == "95d21d1324158fa42e27490d577e5719"
+    dataset = load_dataset(f"synthetic:{shape}")
+    found = dataset.train.images, dataset.test.labels
+    assert tuple(hashlib.md5(array.tobytes()).hexdigest() for array in found) == NEVER_CHANGES[shape]
+
+
+def test_synthetic_takes_memory_for_its_images_and_none_from_the_cache(cache, monkeypatch):
+    """The patterns of all 1,000 classes have over 300 times as many bytes as the images."""
+
+    def megabytes():
+        tracemalloc.start()
+        load_dataset("synthetic:6x64x64x3x1000")
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return peak / 1e6
+
+    load_dataset("synthetic:1x1x1x1x2")  # what is imported at the first load does not count
+    assert megabytes() < 5  # of images are 0.07 MB
+    monkeypatch.setattr(synthetic, "IN_MEMORY_BYTES", 0)
+    load_dataset("synthetic:6x64x64x3x1000")
+    monkeypatch.setattr(synthetic, "_image_chunks", lambda *_: pytest.fail("they are in the cache"))
+    assert megabytes() < 5
 
 
 # The command
@@ -498,6 +526,17 @@ def test_the_command_lists_fetches_and_verifies(folder, cache, capsys, monkeypat
     os.truncate(cache / "mnist/train_images.npy", 5000)
     with pytest.raises(UserError, match="could not be fetched"):
         load_dataset("mnist")
+
+
+# Names
+
+
+@pytest.mark.parametrize(
+    "name", ["prepared:\ud800", "images:\ud800", "prepared:~\ud800", "images:\0", "\ud800", "mnist\ud800"]
+)
+def test_a_name_that_no_file_can_have_is_one_line(name):
+    with pytest.raises(UserError, match=r"^[ -~]*Received: [ -~]*\Z"):
+        load_dataset(name)
 
 
 # Real data

@@ -6,6 +6,7 @@ without packages.
 
 import ast
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -51,10 +52,10 @@ def project(tmp_path):
     return root
 
 
-def start(project, *words, environment=".venv", cwd=None):
+def start(project, *words, environment=".venv", cwd=None, before=()):
     """Start Python; return its exit code, what the program printed, and its error."""
     command = [str(project / environment / "bin" / "python"), *words]
-    variables = {"PYTHONPATH": str(project), "OMPI_COMM_WORLD_RANK": "3"}
+    variables = {"PYTHONPATH": os.pathsep.join(map(str, [*before, project])), "OMPI_COMM_WORLD_RANK": "3"}
     process = subprocess.Popen(command, cwd=cwd or project, env=variables, stdout=PIPE, stderr=PIPE, text=True)
     out, error = process.communicate(timeout=60)
     printed = json.loads(out) if out.startswith("[") else out
@@ -90,6 +91,63 @@ def test_other_processes_that_import_the_package_are_left_alone(project):
 def check_refused(project, problem):
     line = f"keras_impl: error: the environment {problem}. Run `make setup`\n"
     assert start(project, "keras_impl/program.py") == (2, "", line)
+
+
+# Other packages of our names
+
+
+@pytest.fixture
+def others(tmp_path):
+    """A folder with packages of our names, and one with plain folders of these names."""
+    for name in ("common", "analysis", "launch", "tests"):
+        (tmp_path / "others" / name).mkdir(parents=True)
+        (tmp_path / "others" / name / "__init__.py").write_text("raise SystemExit('another package')")
+        (tmp_path / "plain" / name).mkdir(parents=True)
+    return tmp_path / "others", tmp_path / "plain"
+
+
+def test_a_program_finds_our_packages_before_others_of_their_names(project, others):
+    other, plain = others
+    for words in (["keras_impl/program.py"], ["-m", "keras_impl.program"]):
+        code, printed, error = start(project, *words, before=[other], environment=".venv-keras")
+        assert (code, error) == (0, "") and printed[0] == f"{project}/.venv-keras"
+    code, printed, error = start(project, f"{project}/keras_impl/program.py", before=[other], cwd=plain)
+    assert (code, error) == (0, "") and printed[0] == f"{project}/.venv-keras"
+
+
+@pytest.mark.parametrize("package", ["analysis", "launch"])
+def test_a_command_finds_our_packages_before_others_of_their_names(package, others):
+    other, plain = others
+    (plain / package).rmdir()  # or Python looks for the command there
+    (other / package / "__init__.py").unlink()
+    (other / package).rmdir()
+    variables = os.environ | {"PYTHONPATH": f"{other}{os.pathsep}{ROOT}"}
+    command = [sys.executable, "-m", package, "--version"]
+    done = subprocess.run(command, cwd=plain, env=variables, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "") and done.stdout.startswith("horovod-twins")
+
+
+def test_the_analysis_that_a_command_starts_is_ours(others):
+    other, _ = others
+    start = "from launch.starting.analysis import run_analysis; run_analysis('--version')"
+    code = f"import sys; sys.path[0] = {str(ROOT)!r}; {start}"
+    variables = os.environ | {"PYTHONPATH": str(other)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=other, env=variables, capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stderr) == (0, "") and done.stdout.startswith("horovod-twins")
+
+
+def test_another_copy_of_the_project_on_the_path_is_one_line(project, tmp_path):
+    copy = tmp_path / "copy"
+    shutil.copytree(project, copy, symlinks=True)
+    code, printed, error = start(project, "keras_impl/program.py", before=[copy])
+    received = f"Received: keras_impl/program.py of {project} with the packages of {copy}. "
+    assert (code, printed) == (2, "")
+    assert error == f"keras_impl: error: another copy of this project comes first. {received}Set PYTHONPATH={project}\n"
+
+
+# Environments that cannot be used
 
 
 @pytest.mark.parametrize("missing", ["bin/python", "pyvenv.cfg", "horovod-twins/stamp.json"])

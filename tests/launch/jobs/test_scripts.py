@@ -132,6 +132,23 @@ def test_a_failure_is_the_job_s_failure(scheduler, tmp_path):
     assert [words[0] for words in place.programs.calls()] == ["python", "horovodrun", "python"]
 
 
+@pytest.mark.parametrize("scheduler", ["local", "skypilot", "kubernetes"])
+def test_each_run_has_the_whole_time_limit_which_ends_its_ranks(scheduler, tmp_path):
+    place = place_of(tmp_path, scheduler)
+    place.programs.add("timeout", Answer(then='shift 2; exec "$@"'))
+    gpus = {"nodes": 1, "gpus_per_node": 0} if scheduler == "local" else {}
+    job = a_job(place.site(launcher="horovodrun"), minutes=90, repeats=3, preflight=False, **gpus)
+    assert place.run(job, SECONDS="5000").returncode == 0
+    calls = [words for words in place.programs.calls() if words[0] == "timeout"]
+    assert [words[:3] for words in calls] == [["timeout", "--kill-after=60", "90m"]] * 3
+    place.programs.add("timeout", Answer(then='shift 2; exec /usr/bin/timeout 0.1 "$@"'))
+    place.programs.add("horovodrun", Answer(seconds=600.0))
+    assert place.run(job).returncode == 124
+    assert len([words for words in place.programs.calls() if words[0] == "timeout"]) == 4, (
+        "the other runs are not begun"
+    )
+
+
 SMALL = (
     "--model",
     "mlp",
@@ -205,11 +222,6 @@ def test_spot_runs_resume_from_the_bucket(machine):
         assert words[-11:] == [*resuming, *own, "--site", "aws-g4dn-12xlarge"]
         assert f"--mpi-args=--prefix {machine.programs.folder.parent}" in words and "--mpi" in words
     assert len(starts) == 2
-
-
-def test_the_time_limit_ends_the_ranks(machine):
-    machine.programs.add("horovodrun", Answer(seconds=600.0))
-    assert machine.run(a_job("aws-g4dn", minutes=90), SECONDS="5400").returncode == 124
 
 
 def set_up(machine, site="aws-g4dn", **changes):

@@ -1,7 +1,9 @@
 """What command lines of `python -m common` in `tests/refusals/common.toml` need in the current folder."""
 
+import os
+
 import numpy as np
-from made_images import write_image
+from made_images import write_deep_color, write_image
 from PIL import Image
 
 
@@ -22,6 +24,39 @@ def broken(folder):
     short.write_bytes(short.read_bytes()[:-500])
     Image.fromarray(pixels.astype(np.uint16)).save(folder / "pets/cat/deep.png")
     return ["cat/deep.png", "cat/empty.png", "dog/short.png", "dog/text.jpeg"]
+
+
+def odd_files(folder):
+    """Add folders of images that hold what is not read."""
+    for name in ("pipe", "deep", "other", "loop"):
+        write_image(folder / f"{name}/a/1.png")
+        write_image(folder / f"{name}/b/1.png")
+        write_image(folder / f"{name}/b/2.png")
+    os.mkfifo(folder / "pipe/a/0.png")
+    write_deep_color(folder / "deep/a/0.png")
+    write_deep_color(folder / "deep/b/0.png", channels=4)
+    (folder / "other/a/0.tif").touch()
+    (folder / "loop/a/again").symlink_to("..")
+
+
+def parts(folder):
+    """Write folders with parts, of which one alone is no data set."""
+    for name in (
+        "split/train",
+        "split/val",
+        "alone/train",
+        "without/val",
+        "without/test",
+        "two/train",
+        "two/val",
+        "two/valid",
+    ):
+        write_image(folder / name / "a/1.png")
+        write_image(folder / name / "b/1.png")
+    write_image(folder / "differs/train/a/1.png")
+    write_image(folder / "differs/train/b/1.png")
+    write_image(folder / "differs/val/a/1.png")
+    write_image(folder / "differs/val/c/1.png")
 
 
 def small_class(folder):

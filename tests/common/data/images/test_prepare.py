@@ -21,10 +21,10 @@ from common.__main__ import main
 from common.data.batches import normalize
 from common.data.images import prepare as preparation
 from common.data.images import prepared_file
-from common.data.images.folder import read_image
 from common.data.images.prepare import Settings, prepare
 from common.data.images.prepared_file import load_prepared, read_description
 from common.data.images.prepared_rows import parse_shares
+from common.data.images.reading import read_image
 from common.data.loading import load_dataset
 from common.errors import UserError
 from common.utils import workers
@@ -107,7 +107,7 @@ def test_images_are_resized_and_made_gray_as_a_folder_is_read(tmp_path):
         dataset = load_dataset(f"prepared:{file}")
         assert dataset.image_shape == (7, 9, channels) and dataset.validation_samples is None
         images = {image.tobytes() for split in (dataset.train, dataset.test) for image in split.images}
-        expected = [read_image(path, shape=(7, 9, channels)) for path in (tmp_path / "pets").rglob("*.jpg")]
+        expected = [read_image(path, shape=(7, 9, channels)).pixels for path in (tmp_path / "pets").rglob("*.jpg")]
         assert images == {np.asarray(image).tobytes() for image in expected} and len(images) == 6
 
 
@@ -211,22 +211,44 @@ def test_the_data_set_has_its_validation_rows_or_a_share_is_cut(folder, tmp_path
         assert len(setup_of(without, stop, validation_share=0.25).validation_indices) == 18  # a quarter of 70
 
 
+def test_a_folder_that_is_split_keeps_its_parts(tmp_path):
+    for part, count in (("train", 3), ("valid", 2), ("test", 1)):
+        for (label, name), number in itertools.product(enumerate(CLASSES), range(count)):
+            write_image(tmp_path / f"pets/{part}/{name}/{number}.png", 100 * label + 10 * count + number)
+    (tmp_path / "pets/train/cat/broken.png").touch()
+    file = make(tmp_path / "pets", shares=None, skip_broken=True)
+    dataset = load_dataset(f"prepared:{file}")
+    values = [split.images[:, 0, 0, 0] for split in (dataset.train, dataset.test)]
+    assert dataset.validation_samples == 4 and sorted(values[0][-4:].tolist()) == [20, 21, 120, 121]
+    assert sorted(values[0][:-4].tolist()) == [30, 31, 32, 130, 131, 132] and sorted(values[1].tolist()) == [10, 110]
+    np.testing.assert_array_equal(dataset.train.labels, values[0] >= 100)
+    assert dataset.mean == pytest.approx([values[0][:-4].mean() / 255])
+    assert read_description(file)[0].split == "folders"
+    (tmp_path / "pets/test/dog/0.png").write_text("no image")
+    with pytest.raises(UserError, match=r"no image for test that can be read\. Received: class dog with 1 broken"):
+        make(tmp_path / "pets", "again", shares=None, skip_broken=True)
+
+
 def command(folder, *arguments):
     return ["images", "prepare", str(folder), "--size", "6x4", "--output", str(folder.parent / "made"), *arguments]
 
 
 def test_the_command(folder, capsys):
+    (folder / "cat/.hidden.png").touch()
+    Image.new("RGBA", (6, 4), (0, 0, 0, 0)).save(folder / "dog/00.png")
     clean = load_prepared(make(folder, "clean", pixels="float16"), name="clean")
     broken = break_files(folder.parent)
     assert main(command(folder)) == 2
     shown = capsys.readouterr().err.splitlines()[-1]
-    assert "4 of 84 image files are broken. Received: cat/deep.png (pixel format I;16" in shown
+    assert "4 of 84 image files are broken. Received: cat/deep.png (16 bits per channel, not 8)" in shown
     assert "cat/empty.png (empty file)" in shown and "and 1 more" in shown and "--skip-broken" in shown
     assert {path.name for path in folder.parent.iterdir()} == {"pets", "clean"}
 
     assert main(command(folder, "--gray", "--dtype", "float16", "--skip-broken")) == 0
     shown = capsys.readouterr().out
     assert "68 training, 2 validation and 10 test images of 2 classes, 6x4 pixels, 1 channel, float16" in shown
+    assert "note: left out of the folder of images, hidden: 1, such as cat/.hidden.png" in shown
+    assert "note: images with transparent pixels, laid on white: 1 of 80, such as dog/00.png" in shown
     assert "left out 4 broken files" in shown and "cat/empty.png: empty file" in shown
     last = shown.splitlines()[-1]
     assert last.startswith("prepared 80 images in ") and "images/s" in last and "peak memory" in last

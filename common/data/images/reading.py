@@ -1,0 +1,195 @@
+"""One image file as pixels: upright, opaque, 8 bits per channel, one frame. What was changed for that is counted."""
+
+import errno
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from PIL import ExifTags, Image
+
+from common.data.formats import check_pixels
+from common.utils.printable import printable
+from common.utils.whole_files import MOST_BYTES, require_file
+
+SUFFIXES = (".png", ".jpg", ".jpeg", ".jpe", ".jfif", ".webp", ".bmp")
+FORMATS = ("PNG", "JPEG", "WEBP", "BMP")  # Pillow's names
+KINDS = "PNG, JPEG, WebP or BMP"
+SHOWN = 3  # examples in a message
+
+# Pillow's name of a pixel format with 8 bits per channel -> number of channels here.
+CHANNELS = {"1": 1, "L": 1, "LA": 1, "P": 3, "RGB": 3, "RGBA": 3, "CMYK": 3, "YCbCr": 3}
+
+# What is done to an image beside decoding, and what is printed about it.
+CHANGES = {
+    "turned": "images turned upright, as their EXIF data say",
+    "on white": "images with transparent pixels, laid on white",
+    "first frame": "images with several frames, of which the first is used",
+}
+
+# The orientation of EXIF -> what turns the image upright.
+_UPRIGHT = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+_SIDEWAYS = (5, 6, 7, 8)  # height and width change places
+
+
+@dataclass(frozen=True)
+class ReadImage:
+    """An image file that was read.
+
+    Attributes:
+        pixels: (height, width, channels) uint8.
+        changes: keys of CHANGES.
+    """
+
+    pixels: np.ndarray
+    changes: tuple[str, ...]
+
+
+def read_image(path: Path, *, shape: tuple[int, int, int], resize: bool = True) -> ReadImage | str:
+    """Return an image file converted to (height, width, 1 or 3 channels), or the reason why it is not readable.
+
+    Args:
+        resize: bilinear, without keeping proportions; otherwise an image of another size is not readable.
+    """
+    height, width, channels = shape
+    try:
+        picture, changes = read_picture(path)
+        picture = picture.convert("L" if channels == 1 else "RGB")
+        if picture.size != (width, height):
+            if not resize:
+                raise ValueError(f"{picture.height} x {picture.width} pixels, other than its header says")
+            picture = picture.resize((width, height), Image.Resampling.BILINEAR)
+    except Exception as error:  # a damaged image can raise almost any error
+        return _reason(path, error)
+    return ReadImage(np.asarray(picture).reshape(height, width, channels), changes)
+
+
+def read_picture(path: Path) -> tuple[Image.Image, tuple[str, ...]]:
+    """Return an image file, decoded, upright and opaque, and what was changed; a damaged one can raise any error."""
+    changes = []
+    with _open(path) as image:
+        if getattr(image, "n_frames", 1) > 1:
+            changes.append("first frame")
+        image.load()
+        picture: Image.Image = image
+        turn = _UPRIGHT.get(_orientation(image))
+        if turn is not None:
+            changes.append("turned")
+            picture = picture.transpose(turn)
+        if image.has_transparency_data:
+            layers = picture.convert("RGBA")
+            if layers.getchannel("A").getextrema()[0] != 255:
+                changes.append("on white")
+                picture = Image.alpha_composite(Image.new("RGBA", layers.size, "white"), layers)
+        return picture, tuple(changes)
+
+
+def read_header(path: Path) -> tuple[int, int, int] | str:
+    """Return (height, width, channels) of an image file, or the reason why it is not readable."""
+    try:
+        with _open(path) as image:
+            # EXIF data may follow the pixels of a PNG. Looking for it there would decode them.
+            known = image.format != "PNG" or "exif" in image.info
+            sideways = known and _orientation(image) in _SIDEWAYS
+            sides = (image.width, image.height) if sideways else (image.height, image.width)
+            return *sides, CHANNELS[image.mode]
+    except Exception as error:
+        return _reason(path, error)
+
+
+def _open(path: Path) -> Image.Image:
+    """Open an image file and read its header; a damaged one can raise almost any error."""
+    if require_file(path).st_size > MOST_BYTES:  # in a JPEG Pillow looks for its parts byte by byte
+        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(path))
+    image = Image.open(path, formats=FORMATS)
+    try:
+        check_pixels(image)
+        # Pillow cuts the 16 bits of color to 8; its name for them is in the raw mode only.
+        if image.format == "PNG" and str(image.tile[0][3]).endswith(";16B"):
+            raise ValueError("16 bits per channel, not 8")
+        if image.mode not in CHANNELS:
+            raise ValueError(f"pixel format {image.mode}, not 8 bits per channel")
+    except Exception:
+        image.close()
+        raise
+    return image
+
+
+def _orientation(image: Image.Image) -> int:
+    """Return the orientation by EXIF; 1, upright, if there is none that can be read."""
+    try:
+        return int(image.getexif().get(ExifTags.Base.Orientation, 1))
+    except Exception:  # damaged EXIF data, which most programs ignore
+        return 1
+
+
+def _reason(path: Path, error: Exception) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    if path.stat().st_size == 0:
+        return "empty file"
+    return f"not a {KINDS} image" if isinstance(error, Image.UnidentifiedImageError) else str(error) or "unreadable"
+
+
+class Tally:
+    """Counts what was done to images, and finds groups of images of which all pixels are equal."""
+
+    def __init__(self) -> None:
+        self.images = 0
+        self.counts: Counter[str] = Counter()
+        self.examples: dict[str, str] = {}
+        self.extremes: dict[str, tuple[int, int]] = {}  # of each group: its lowest and its highest pixel
+
+    def add(self, name: str, image: ReadImage, *, groups: Sequence[str] = (), again: bool = False) -> None:
+        """Add an image by its name.
+
+        Args:
+            groups: what it is a part of, such as "class cat" and "the test images".
+            again: it was added before, as a part of other groups.
+        """
+        if not again:
+            self.images += 1
+            self.counts.update(image.changes)
+            for change in image.changes:
+                self.examples.setdefault(change, name)
+        if groups:
+            lowest, highest = int(image.pixels.min()), int(image.pixels.max())
+            self._widen(dict.fromkeys(groups, (lowest, highest)))
+
+    def merge(self, other: "Tally") -> None:
+        """Add what another one has counted of other images."""
+        self.images += other.images
+        self.counts.update(other.counts)
+        self.examples = {**other.examples, **self.examples}
+        self._widen(other.extremes)
+
+    def _widen(self, extremes: Mapping[str, tuple[int, int]]) -> None:
+        for group, (lowest, highest) in extremes.items():
+            low, high = self.extremes.get(group, (lowest, highest))
+            self.extremes[group] = min(low, lowest), max(high, highest)
+
+    def notes(self) -> list[str]:
+        """Return a line for each change, and one for the groups."""
+        lines = [
+            f"{text}: {self.counts[change]:,} of {self.images:,}, such as {printable(self.examples[change])}"
+            for change, text in CHANGES.items()
+            if self.counts[change]
+        ]
+        equal = [f"{printable(group)} ({low})" for group, (low, high) in self.extremes.items() if low == high]
+        return [*lines, *([f"nothing can be learned where all pixels are equal: {some(equal)}"] if equal else [])]
+
+
+def some(items: Sequence[str], *, joint: str = ", ") -> str:
+    """Return the first few items and the number of the others, for a message."""
+    more = [f"and {len(items) - SHOWN:,} more"] if len(items) > SHOWN else []
+    return joint.join([*items[:SHOWN], *more])
