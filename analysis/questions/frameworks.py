@@ -3,7 +3,7 @@
 import math
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -97,9 +97,7 @@ def find(selection: Selection, *, margin: float = MARGIN, target: float | None =
         "time is that of training, of the slowest rank; intervals: 95 %, of medians by order statistics (6 runs or "
         "more), of ratios by Wilcoxon's signed-rank test of pairs of a seed (6 or more), else by Mann and Whitney's"
     )
-    if any(cell.is_tuned for pair in pairs for cell in pair):
-        notes.append("tuned: each framework has the settings of speed that `launch tune` found best for it")
-    notes += many_comparisons(len(matches))
+    notes += tuned_notes(pairs) + many_comparisons(len(matches))
     return Finding(
         name="frameworks",
         question="Which framework is faster, and are the accuracies the same?",
@@ -136,6 +134,13 @@ def pairs_of(cells: Sequence[Cell]) -> tuple[list[tuple[Cell, Cell]], list[Cell]
     return sorted(pairs, key=lambda pair: min(order[id(cell)] for cell in pair)), alone
 
 
+def tuned_notes(pairs: Sequence[tuple[Cell, Cell]]) -> list[str]:
+    """Return the note on pairs whose settings of speed may differ; where there are none, nothing."""
+    if not any(cell.is_tuned for pair in pairs for cell in pair):
+        return []
+    return ["tuned: each framework has the settings of speed that `launch tune` found best for it"]
+
+
 def _all_settings(cell: Cell) -> Hashable:
     return tuple((name, value) for name, value in cell.asked.items() if name not in ("framework", SERIES))
 
@@ -154,7 +159,7 @@ def _match(base: Cell, other: Cell, *, margin: float) -> Match:
         time=ratio(*times),
         accuracy=difference(*accuracies),
         equivalence=equivalence(*accuracies, margin=margin),
-        flags=pair_flags(*(replace(cell, settings=cell.asked) for cell in (base, other))),
+        flags=pair_flags(base, other),
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from analysis.output.finding import Finding
 from analysis.output.tables import Table
-from analysis.questions.frameworks import pairs_of
+from analysis.questions.frameworks import pairs_of, tuned_notes
 from analysis.runs.cells import Cell, cells_of, differing
 from analysis.runs.labels import framework_label
 from analysis.runs.sameness import HASHES, unlike_by_nature
@@ -137,11 +137,11 @@ def parity(selection: Selection) -> Finding:
                 "settings that differ", "verdict"]  # fmt: skip
     rows: list[list[Any]] = []
     by_seed: list[list[Any]] = []
-    notes: list[str] = []
+    notes = tuned_notes(pairs)
     for pair in pairs:
         seeds = list(_hashes_by_seed(*pair))
         same = {name: sum(_same(hashes[name]) is True for _, hashes in seeds) for name in HASHES}
-        other = differing(pair[0].settings, pair[1].settings)
+        other = differing(*pair)
         rows.append(
             [pair[0].label, len(seeds), *(f"{count} of {len(seeds)}" for count in same.values()),
              "; ".join(other) or "none", _verdict([hashes for _, hashes in seeds], other)]

@@ -114,7 +114,7 @@ def _images(cell: Cell) -> float:
 def pair_flags(first: Cell, second: Cell) -> list[str]:
     """Return why two cells are not the same experiment: settings, amount of work, first weights, order of samples."""
     label = f"{first.name} against {second.name}"
-    flags = [f"{label}: {words}" for words in differing(first.settings, second.settings)]
+    flags = [f"{label}: {words}" for words in differing(first, second)]
     if first.is_published or second.is_published:
         return [f"{label}: published figures, whose runs nobody can check"]
     stacks = first.stack, second.stack

@@ -66,7 +66,7 @@ class ModelConfig(Settings):
     no longer change (a mistake in the thesis, for its reproduction)"""
     dtype: Literal["float32", "float64"] = "float32"
     """type of weights and computation; float64 is meant for comparisons of the two frameworks"""
-    compile: bool = False
+    compile: Annotated[bool, SPEED] = False
     """compile the forward and backward pass of training: by torch.compile (needs a C++ compiler), or by XLA in Keras"""
     onednn: Annotated[Literal["auto", "on", "off"], SPEED] = "auto"
     """whether oneDNN computes on CPUs. auto: the framework's default: PyTorch always, TensorFlow on some processors"""
