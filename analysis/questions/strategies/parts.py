@@ -58,10 +58,11 @@ def grown_megabytes(cell: Cell) -> float | None:
 
     On a GPU it is all that the framework took there.
     """
-    return median_of(most for run in cell.finished if (most := _growth_of(run)))
+    return median_of(most for run in cell.finished if (most := growth_of(run)))
 
 
-def _growth_of(run: RunRow) -> float:
+def growth_of(run: RunRow) -> float:
+    """Return how much the memory of a rank grew in a run: the most, in megabytes; 0: not recorded."""
     isolation = run.record.isolation
     if not isinstance(isolation, Interference):
         return 0.0
