@@ -52,6 +52,11 @@ class Match:
         return OTHER if self.time.estimate < 1 else BASE
 
     @property
+    def runs(self) -> int:
+        """Number of runs on either side whose times are compared: the smaller one."""
+        return min(self.time.n) if self.time else 0
+
+    @property
     def factor(self) -> float:
         """How many times as fast it is."""
         return max(self.time.estimate, 1 / self.time.estimate) if self.time else math.nan
@@ -183,7 +188,7 @@ def _times(matches: Sequence[Match]) -> str:
         slower = BASE if largest.faster == OTHER else OTHER
         return (
             f"{framework_label(str(largest.faster))} trains {largest.factor:.2f} times as fast as "
-            f"{framework_label(slower)} (n = {min(len(cell.timed) for cell in (largest.base, largest.other))})."
+            f"{framework_label(slower)} (n = {largest.runs})."
         )
     wins = Counter(framework_label(str(one.faster)) for one in won)
     each = " and ".join(f"{label} trains faster in {count}" for label, count in wins.items())
@@ -194,7 +199,9 @@ def _accuracies(matches: Sequence[Match], *, margin: float) -> str:
     points = f"to within {100 * margin:g} points"
     if len(matches) == 1:
         words = {"same": "the same", "not shown": "not shown to be the same"}
-        return f"The accuracy is {words.get(matches[0].equivalence, 'not the same')} {points}."
+        n = min(matches[0].accuracy.n) if matches[0].accuracy else 0
+        of_other = f" (n = {n})" if n not in (0, matches[0].runs) else ""  # metered runs have an accuracy, too
+        return f"The accuracy is {words.get(matches[0].equivalence, 'not the same')} {points}{of_other}."
     counts = Counter(one.equivalence for one in matches)
     different = f", and different in {counts['different']}" if counts["different"] else ""
     return f"The accuracy is the same {points} in {counts['same']} of them{different}."

@@ -95,7 +95,10 @@ def cell_flags(cell: Cell) -> list[str]:
             "accuracies are one result"
         )
     if 0 < len(cell.timed) < len(cell.finished):
-        flags.append("profiled or metered runs are among timed ones; they count for accuracy and energy, not for time")
+        flags.append(
+            "runs without a time that counts (profiled, metered or lost) are among timed ones; they count for accuracy "
+            "and energy, not for time"
+        )
     flags += [
         f"{name} is not the same in these runs: {listed(sorted(values))}"
         for name, values in cell.stack.items()
