@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from analysis.output.finding import Finding, add_question, brief
+from analysis.output.finding import Finding, add_question, brief, named_briefly
 from analysis.output.options import MARGIN, add_margin_option, add_target_option
 from analysis.output.tables import Cell as TableCell
 from analysis.output.tables import Table, effect_cells, in_percent, shown_interval
@@ -145,11 +145,11 @@ def _advice(place: Place, *, margin: float) -> str:
     alike = [way for way in faster if way.equivalence == "same"]
     if alike:
         best = min(alike, key=_ratio)
-        factor = f"{1 / _ratio(best):.2f} times as fast as allreduce"
+        name, factor = named_briefly(best.label, figures=2), f"{1 / _ratio(best):.2f} times as fast as allreduce"
         chance, accuracy = chance_of(best.cell), median_of(best.cell.results("accuracy").values())
         if chance and accuracy is not None and is_guess(accuracy, chance=chance):
-            return f"{best.label} is {factor}, but neither has learned: both guess."
-        return f"take {best.label}, {factor} at the same accuracy."
+            return f"{name} is {factor}, but neither has learned: both guess."
+        return f"take {name}, {factor} at the same accuracy."
     words = f"take allreduce: nothing is shown to be faster at the same accuracy, to within {100 * margin:g} points."
     if not faster:
         return words
