@@ -66,6 +66,22 @@ def brief(statements: Sequence[str]) -> str:
     return " ".join([*shown, *([f"For {more} more, see the tables."] if more else [])])
 
 
+def figures_in(words: str) -> int:
+    """Return how many numbers there are in words."""
+    return len(re.findall(r"\d+(?:\.\d+)?", words))
+
+
+def named_briefly(label: str, *, figures: int) -> str:
+    """Return a label as an answer names it: its first parts, with at most so many figures; the tables have the rest."""
+    first, *rest = re.sub(r" \(.*?\)", "", label).split(", ")
+    shown = first
+    for number, part in enumerate(rest):
+        if figures_in(f"{shown}, {part}") > figures:
+            return f"{shown} and {'one more option' if number == len(rest) - 1 else 'further options'}"
+        shown += f", {part}"
+    return shown
+
+
 @dataclass(frozen=True, kw_only=True)
 class Finding:
     """The answer of a command.

@@ -117,6 +117,18 @@ def framework_style(framework: str) -> dict[str, Any]:
     return STYLES.get(framework, other)
 
 
+def look_of_points(style: Mapping[str, Any], *, published: bool) -> dict[str, Any]:
+    """Return color, marker and fill of points in a style; those of published figures are hollow."""
+    fill = {"markerfacecolor": "white", "markeredgewidth": 0.8} if published else {"markerfacecolor": style["color"]}
+    return {"color": style["color"], "marker": style["marker"], **fill}
+
+
+def label_published(ax: Axes) -> None:
+    """Add to the legend what hollow points are."""
+    look = look_of_points({"color": IDEAL["color"], "marker": "o"}, published=True)
+    ax.plot([], [], linestyle="", label="published", **look)
+
+
 def legend_below(figure: Figure, handles: Sequence[Artist] | None = None, *, ncols: int = 4) -> None:
     """Draw one legend below all panels, each label once; `handles`: instead of what the panels label."""
     if handles is None:
@@ -183,7 +195,9 @@ def draw_rows(ax: Axes, groups: Sequence[tuple[str, Sequence[Row]]], *, unit: st
     scale_axis(ax, everything)
     handles = {row.style["label"]: row.style for _, rows in groups for row in rows}
     for name, style in handles.items():
-        ax.plot([], [], color=style["color"], marker=style["marker"], linestyle="", label=name)
+        ax.plot([], [], linestyle="", label=name, **look_of_points(style, published=False))
+    if any(row.published for _, rows in groups for row in rows):
+        label_published(ax)
 
 
 def figure_of_rows(groups: Mapping[str, Sequence[Row]], title: str, *, unit: str, scale: float = 1.0) -> Figure:
@@ -219,11 +233,9 @@ def _draw_alike(ax: Axes, row: Row, by_place: Mapping[float, Sequence[float]]) -
         np.concatenate([*by_place.values()]),
         np.concatenate([spread_out(place, values, width=0.22) for place, values in by_place.items()]),
         linestyle="",
-        marker=row.style["marker"],
         markersize=4.5,
-        color=color,
-        markerfacecolor="white" if row.published else color,
         alpha=0.45 if several else 1.0,
+        **look_of_points(row.style, published=row.published),
     )
     intervals = {place: found for place, values in by_place.items() if (found := median_interval(values))}
     edges = [one.low for one in intervals.values()], [one.high for one in intervals.values()]

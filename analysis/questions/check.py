@@ -5,7 +5,7 @@ from typing import Any
 
 from analysis.output.finding import Finding, add_question
 from analysis.output.tables import Table
-from analysis.questions.frameworks import pairs_of
+from analysis.questions.frameworks import pairs_of, tuned_notes
 from analysis.runs.cells import Cell, cells_of
 from analysis.runs.labels import framework_label
 from analysis.runs.table import Selection
@@ -33,6 +33,7 @@ def find(selection: Selection) -> Finding:
         answer=answer,
         tables=[_table(cells)],
         flags=flags,
+        notes=tuned_notes(pairs),
     )
 
 

@@ -3,7 +3,7 @@
 import math
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -52,6 +52,11 @@ class Match:
         return OTHER if self.time.estimate < 1 else BASE
 
     @property
+    def runs(self) -> int:
+        """Number of runs on either side whose times are compared: the smaller one."""
+        return min(self.time.n) if self.time else 0
+
+    @property
     def factor(self) -> float:
         """How many times as fast it is."""
         return max(self.time.estimate, 1 / self.time.estimate) if self.time else math.nan
@@ -97,9 +102,7 @@ def find(selection: Selection, *, margin: float = MARGIN, target: float | None =
         "time is that of training, of the slowest rank; intervals: 95 %, of medians by order statistics (6 runs or "
         "more), of ratios by Wilcoxon's signed-rank test of pairs of a seed (6 or more), else by Mann and Whitney's"
     )
-    if any(cell.is_tuned for pair in pairs for cell in pair):
-        notes.append("tuned: each framework has the settings of speed that `launch tune` found best for it")
-    notes += many_comparisons(len(matches))
+    notes += tuned_notes(pairs) + many_comparisons(len(matches))
     return Finding(
         name="frameworks",
         question="Which framework is faster, and are the accuracies the same?",
@@ -136,6 +139,13 @@ def pairs_of(cells: Sequence[Cell]) -> tuple[list[tuple[Cell, Cell]], list[Cell]
     return sorted(pairs, key=lambda pair: min(order[id(cell)] for cell in pair)), alone
 
 
+def tuned_notes(pairs: Sequence[tuple[Cell, Cell]]) -> list[str]:
+    """Return the note on pairs whose settings of speed may differ; where there are none, nothing."""
+    if not any(cell.is_tuned for pair in pairs for cell in pair):
+        return []
+    return ["tuned: each framework has the settings of speed that `launch tune` found best for it"]
+
+
 def _all_settings(cell: Cell) -> Hashable:
     return tuple((name, value) for name, value in cell.asked.items() if name not in ("framework", SERIES))
 
@@ -154,7 +164,7 @@ def _match(base: Cell, other: Cell, *, margin: float) -> Match:
         time=ratio(*times),
         accuracy=difference(*accuracies),
         equivalence=equivalence(*accuracies, margin=margin),
-        flags=pair_flags(*(replace(cell, settings=cell.asked) for cell in (base, other))),
+        flags=pair_flags(base, other),
     )
 
 
@@ -178,7 +188,7 @@ def _times(matches: Sequence[Match]) -> str:
         slower = BASE if largest.faster == OTHER else OTHER
         return (
             f"{framework_label(str(largest.faster))} trains {largest.factor:.2f} times as fast as "
-            f"{framework_label(slower)} (n = {min(len(cell.timed) for cell in (largest.base, largest.other))})."
+            f"{framework_label(slower)} (n = {largest.runs})."
         )
     wins = Counter(framework_label(str(one.faster)) for one in won)
     each = " and ".join(f"{label} trains faster in {count}" for label, count in wins.items())
@@ -189,7 +199,9 @@ def _accuracies(matches: Sequence[Match], *, margin: float) -> str:
     points = f"to within {100 * margin:g} points"
     if len(matches) == 1:
         words = {"same": "the same", "not shown": "not shown to be the same"}
-        return f"The accuracy is {words.get(matches[0].equivalence, 'not the same')} {points}."
+        n = min(matches[0].accuracy.n) if matches[0].accuracy else 0
+        of_other = f" (n = {n})" if n not in (0, matches[0].runs) else ""  # metered runs have an accuracy, too
+        return f"The accuracy is {words.get(matches[0].equivalence, 'not the same')} {points}{of_other}."
     counts = Counter(one.equivalence for one in matches)
     different = f", and different in {counts['different']}" if counts["different"] else ""
     return f"The accuracy is the same {points} in {counts['same']} of them{different}."

@@ -159,7 +159,7 @@ def _result(trial: Trial) -> str:
     if trial.time is None:
         return "no times"
     interval = shown_interval(trial.time.interval, ".3f")
-    pairs = f"n = {trial.time.n[0]} pairs" if trial.time.method == "paired by seed" else f"n = {len(trial.cell.timed)}"
+    pairs = f"n = {trial.time.n[0]} pairs" if trial.time.method == "paired by seed" else f"n = {min(trial.time.n)}"
     shown = f", 95 % interval {interval}" if interval else ""
     return f"{trial.time.estimate:.3f}{shown}, {pairs}: {trial.verdict}"
 

@@ -9,11 +9,12 @@ from typing import Any
 
 from analysis.output.finding import Finding
 from analysis.output.tables import Table
-from analysis.questions.frameworks import pairs_of
-from analysis.runs.cells import Cell, cells_of, differing
+from analysis.questions.frameworks import pairs_of, tuned_notes
+from analysis.runs.cells import Cell, cells_of
 from analysis.runs.labels import framework_label
 from analysis.runs.sameness import HASHES, unlike_by_nature
 from analysis.runs.table import FIGURES, RunRow, Selection
+from analysis.runs.validity import objections
 from common.distributed.console import counted
 from common.measurement.energy import EnergyRecord
 from common.run_folder.environment import Environment
@@ -134,14 +135,14 @@ def parity(selection: Selection) -> Finding:
     """Return whether both frameworks ran the same experiment: first weights and sample order, seed by seed."""
     pairs, _ = pairs_of(cells_of(selection.runs))
     headings = ["model, data set, np", "seeds in common", *(f"same {title}" for title in HASHES.values()),
-                "settings that differ", "verdict"]  # fmt: skip
+                "what else differs", "verdict"]  # fmt: skip
     rows: list[list[Any]] = []
     by_seed: list[list[Any]] = []
-    notes: list[str] = []
+    notes = tuned_notes(pairs)
     for pair in pairs:
         seeds = list(_hashes_by_seed(*pair))
         same = {name: sum(_same(hashes[name]) is True for _, hashes in seeds) for name in HASHES}
-        other = differing(pair[0].settings, pair[1].settings)
+        other = objections(*pair)
         rows.append(
             [pair[0].label, len(seeds), *(f"{count} of {len(seeds)}" for count in same.values()),
              "; ".join(other) or "none", _verdict([hashes for _, hashes in seeds], other)]

@@ -134,21 +134,29 @@ def stragglers_table(data: Path) -> str:
 
 def model_parallel_table(data: Path) -> str:
     """Return time, exchange and memory of models that ranks hold together, with what the runs ran on."""
-    wanted = ["model, data set, workers, site", "strategy", "n", "time / allreduce", "accuracy, %", "bytes/image",
-              "waiting, %", "bubble, %", "memory per rank, MB", GROWN, "by forecast"]  # fmt: skip
+    wanted = ["model, data set, workers, site", "strategy", *strategies.COUNTS, "time / allreduce", "accuracy, %",
+              "bytes/image", "waiting, %", "bubble, %", "memory per rank, MB", GROWN, "by forecast"]  # fmt: skip
     return _times_and_costs(data, MODEL_PARALLEL, wanted)
 
 
 def pipelines_table(data: Path) -> str:
     """Return how long even stages wait for each other, and what that costs against one rank and all-reduce."""
-    wanted = ["strategy", "n", "training, s", "efficiency, %", "time / allreduce", "waiting, %", "bubble, %"]
+    wanted = [
+        "strategy",
+        *strategies.COUNTS,
+        "training, s",
+        "efficiency, %",
+        "time / allreduce",
+        "waiting, %",
+        "bubble, %",
+    ]
     return _times_and_costs(data, PIPELINES, wanted)
 
 
 def memory_budget_table(data: Path) -> str:
     """Return which ways train a model within a budget of memory, and which end by it."""
     costs = _strategies(data, MEMORY_BUDGET).tables[0]  # all-reduce, which others are compared with, has no time
-    wanted = ["framework", "model, data set, workers, site", "strategy", "n", "ended by the limit",
+    wanted = ["framework", "model, data set, workers, site", "strategy", *strategies.COUNTS, "ended by the limit",
               "training, s", GROWN, "by forecast"]  # fmt: skip
     shown = _shown(_frame(costs)[wanted], costs.formats)
     return f"{described(_runs(data / MEMORY_BUDGET))}\n\n{shown}"
@@ -156,7 +164,15 @@ def memory_budget_table(data: Path) -> str:
 
 def communication_table(data: Path) -> str:
     """Return what the variables of Horovod, groups, float16 and passes change in time, accuracy and bytes."""
-    wanted = ["strategy", "n", "time / allreduce", "95 % interval", "accuracy, %", "bytes/update", "exchange, %"]
+    wanted = [
+        "strategy",
+        *strategies.COUNTS,
+        "time / allreduce",
+        "95 % interval",
+        "accuracy, %",
+        "bytes/update",
+        "exchange, %",
+    ]
     table = _times_and_costs(data, "communication", wanted)
     notes = _strategies(data, "communication").notes
     return "\n\n".join([table, *(note for note in notes if note.startswith(strategies.NO_EXCHANGE))])

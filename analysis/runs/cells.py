@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from operator import attrgetter
@@ -231,10 +231,13 @@ def _word(name: str, value: Hashable) -> str:
     return str(value) if name in _BY_VALUE else f"{name} {value}"
 
 
-def differing(first: Mapping[str, Hashable], second: Mapping[str, Hashable]) -> list[str]:
-    """Return, in words, the settings that differ, the framework aside."""
+def differing(first: Cell, second: Cell) -> list[str]:
+    """Return, in words, the settings that differ, the framework aside; where it is tuned, its settings of speed too."""
+    each_its_own = first.framework != second.framework and first.is_tuned and second.is_tuned
+    sides = [cell.asked if each_its_own else cell.settings for cell in (first, second)]
+    values = {name: [side.get(name, _MISSING) for side in sides] for name in dict.fromkeys((*sides[0], *sides[1]))}
     return [
-        f"{name}: {first.get(name, _MISSING)} and {second.get(name, _MISSING)}"
-        for name in dict.fromkeys((*first, *second))
-        if name not in ("framework", SERIES) and first.get(name, _MISSING) != second.get(name, _MISSING)
+        f"{name}: {one} and {other}"
+        for name, (one, other) in values.items()
+        if name not in ("framework", SERIES) and one != other
     ]

@@ -1,41 +1,14 @@
 """Whether two runs were the same experiment: first weights, order of the samples, and the settings that matter."""
 
-from dataclasses import fields
-from typing import Any
-
 from analysis.runs.labels import tuning_words
-from common.config import (
-    BalanceConfig,
-    Config,
-    DataConfig,
-    ModelConfig,
-    OptimizerConfig,
-    PartsConfig,
-    ScheduleConfig,
-    StrategyConfig,
-    TrainingConfig,
-)
+from common.config import Config, defined_settings
 from common.model.specs import BatchNorm, Dropout, model_spec
 from common.run_folder.records import DataRecord, NotRecorded, Run, RunRecord, World
 
-# Settings that may differ: the global batch is compared instead of the batch per rank; the data folder and how an
-# evaluation is divided among ranks change no number, nor does the mark of tuned runs; oneDNN changes their last
-# bits only, as layouts and threads do.
-_FREE = {"batch_size", "eval_batch_size", "data_folder", "validation", "onednn", "tuned"}
-_SUBJECTS: dict[str, Any] = {
-    "data": DataConfig,
-    "model": ModelConfig,
-    "optimizer": OptimizerConfig,
-    "schedule": ScheduleConfig,
-    "training": TrainingConfig,
-    "strategy": StrategyConfig,
-    "parts": PartsConfig,
-    "balance": BalanceConfig,
-}
-# Subject -> settings that define an experiment; of the device those that change what is computed, not where.
+# Subject -> settings that define an experiment.
 SETTINGS = {
-    **{subject: [one.name for one in fields(kind) if one.name not in _FREE] for subject, kind in _SUBJECTS.items()},
-    "device": ["mixed_precision", "tf32", "compression"],
+    subject: [name for name, defines in settings.items() if defines.experiment]
+    for subject, settings in defined_settings().items()
 }
 HASHES = {"initial_weights": "first weights", "sample_order": "order of the samples"}
 

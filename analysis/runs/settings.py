@@ -6,8 +6,7 @@ from operator import attrgetter
 from pathlib import Path
 
 from analysis.runs.labels import tuning_words
-from analysis.runs.sameness import SETTINGS
-from common.config import Config
+from common.config import Config, defined_settings
 from common.run_folder.environment import Environment
 from common.run_folder.records import DataRecord, ModelRecord, NotRecorded, RunRecord, World
 
@@ -17,19 +16,12 @@ UNKNOWN = "unknown"
 PUBLISHED_FOLDER = "published:"  # first part of the path of a published result, which is on no disk
 RENAMED_SITES = {"thesis-003": "thesis-machine"}  # names in run folders of earlier versions -> names of today
 _IN_A_PLACE = ("prepared", "images")  # data sets whose names are paths
-# Of the device: how runs compute, which is not what they compute, but takes another time.
-_OF_DEVICE = ("gradient_groups", "cudnn_benchmark", "channels_last", "pinned_memory", "share_gpu")
 # Column -> where the config has it.
 _OF_CONFIG = {
-    **{name: f"device.{name}" for name in _OF_DEVICE},
-    "onednn": "model.onednn",
-    "validation": "training.validation",
-    TUNED: "model.tuned",
-} | {
     name: f"{subject}.{name}"
-    for subject, names in SETTINGS.items()
-    for name in names
-    if name not in ("seed", "dataset", "model", "image_size")  # have columns of their own, or are no setting
+    for subject, settings in defined_settings().items()
+    for name, defines in settings.items()
+    if defines.cell
 }
 _values_of = attrgetter(*_OF_CONFIG.values())
 # Every column of settings, in the order in which labels name them.

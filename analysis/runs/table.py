@@ -182,7 +182,7 @@ def _runs_table(loaded: Sequence[LoadedRun], epochs: pd.DataFrame) -> pd.DataFra
         # cores, no GPU shared by ranks, no straggler planted unless that is the subject.
         timed=lambda table: (
             (table["state"] == "finished")
-            & (table["training_seconds"] != 0)
+            & (table["training_seconds"] > 0)
             & ~table["metered"]
             & ~table["profiled"]
             & ~table["oversubscribed"]

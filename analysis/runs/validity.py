@@ -95,7 +95,10 @@ def cell_flags(cell: Cell) -> list[str]:
             "accuracies are one result"
         )
     if 0 < len(cell.timed) < len(cell.finished):
-        flags.append("profiled or metered runs are among timed ones; they count for accuracy and energy, not for time")
+        flags.append(
+            "runs without a time that counts (profiled, metered or lost) are among timed ones; they count for accuracy "
+            "and energy, not for time"
+        )
     flags += [
         f"{name} is not the same in these runs: {listed(sorted(values))}"
         for name, values in cell.stack.items()
@@ -111,21 +114,28 @@ def _images(cell: Cell) -> float:
     return float(np.median([images_trained(run) for run in cell.timed])) if cell.timed else math.nan
 
 
-def pair_flags(first: Cell, second: Cell) -> list[str]:
-    """Return why two cells are not the same experiment: settings, amount of work, first weights, order of samples."""
-    label = f"{first.name} against {second.name}"
-    flags = [f"{label}: {words}" for words in differing(first.settings, second.settings)]
+def objections(first: Cell, second: Cell) -> list[str]:
+    """Return, in words, in what two cells are not the same experiment, weights and samples aside."""
     if first.is_published or second.is_published:
-        return [f"{label}: published figures, whose runs nobody can check"]
+        return ["published figures, whose runs nobody can check"]
     stacks = first.stack, second.stack
-    flags += [
-        f"{label}: {name}: {listed(sorted(stacks[0][name]))} and {listed(sorted(stacks[1][name]))}"
+    words = differing(first, second) + [
+        f"{name}: {listed(sorted(stacks[0][name]))} and {listed(sorted(stacks[1][name]))}"
         for name in stacks[0]
         if name in stacks[1] and stacks[0][name] != stacks[1][name]
     ]
     images = _images(first), _images(second)
     if abs(images[0] - images[1]) > _SAME_WORK * images[1]:
-        flags.append(f"{label}: trained {images[0]:,.0f} and {images[1]:,.0f} images: times not of the same work")
+        words.append(f"trained {images[0]:,.0f} and {images[1]:,.0f} images: times not of the same work")
+    return words
+
+
+def pair_flags(first: Cell, second: Cell) -> list[str]:
+    """Return why two cells are not the same experiment: settings, amount of work, first weights, order of samples."""
+    label = f"{first.name} against {second.name}"
+    flags = [f"{label}: {words}" for words in objections(first, second)]
+    if first.is_published or second.is_published:
+        return flags
     by_seed = [{run.seed: run for run in cell.finished if run.seed is not None} for cell in (first, second)]
     for name, title in HASHES.items():
         unlike = [

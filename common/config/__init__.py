@@ -8,7 +8,14 @@ Defaults are overridden by `--recipe FILE`, both by flags. Not here: what settin
 
 from common.config.balance import BalanceConfig, Straggler
 from common.config.command_line import parse_command_line, read_recipe, requested
-from common.config.config import SPEED_SETTINGS, Config, changed_settings, completed, config_from_dict
+from common.config.config import (
+    SPEED_SETTINGS,
+    Config,
+    changed_settings,
+    completed,
+    config_from_dict,
+    defined_settings,
+)
 from common.config.device import GRADIENT_GROUPS, DeviceConfig, Groups
 from common.config.faults import FaultConfig
 from common.config.record import EnergyConfig, RecordConfig
@@ -36,6 +43,7 @@ __all__ = [
     "changed_settings",
     "completed",
     "config_from_dict",
+    "defined_settings",
     "parse_command_line",
     "read_recipe",
     "requested",

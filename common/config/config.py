@@ -13,7 +13,7 @@ from common.config.balance import BalanceConfig
 from common.config.device import DeviceConfig
 from common.config.faults import FaultConfig
 from common.config.record import EnergyConfig, RecordConfig
-from common.config.rules import exclude, require
+from common.config.rules import Defines, defined_by, exclude, require
 from common.config.strategy import PartsConfig, StrategyConfig, check_options
 from common.config.training import DataConfig, ModelConfig, OptimizerConfig, ScheduleConfig, TrainingConfig
 from common.errors import UserError, first_problem
@@ -245,6 +245,11 @@ class Config:
     def as_dict(self) -> dict[str, dict[str, Any]]:
         """Return the settings as plain nested dictionaries (for JSON)."""
         return dataclasses.asdict(self)
+
+
+def defined_settings() -> dict[str, dict[str, Defines]]:
+    """Return subject -> setting -> what runs that differ in it differ in."""
+    return {subject.name: defined_by(subject.default_factory) for subject in dataclasses.fields(Config)}  # type: ignore[arg-type]
 
 
 def changed_settings(before: Config, after: Config) -> Iterator[tuple[str, str, Any, Any]]:

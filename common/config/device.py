@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from common.config.rules import Count, Precision, Range, Settings, exclude
+from common.config.rules import NOTHING, SPEED, Count, Precision, Range, Settings, exclude
 
 # Loss scaling of mixed precision, for which the frameworks have different defaults: the initial factor, which is halved
 # after each overflow, and the number of updates without overflow after which it is doubled.
@@ -19,35 +19,35 @@ GRADIENT_GROUPS: dict[Groups, int | None] = {"one": 1, "2": 2, "4": 4, "each": N
 class DeviceConfig(Settings):
     """the device, and how gradients are exchanged"""
 
-    device: Literal["auto", "cpu", "gpu"] = "auto"
+    device: Annotated[Literal["auto", "cpu", "gpu"], NOTHING] = "auto"
     """auto: one GPU per rank if there are GPUs, otherwise the CPU"""
     mixed_precision: Precision = "none"
     """type that layers compute in, with float32 weights: float16, with loss scaling, on GPUs only; or bfloat16"""
     tf32: bool = False
     """let GPUs since Ampere round the factors of float32 products to 10 bits, as TensorFlow does by default"""
-    cudnn_benchmark: bool = False
+    cudnn_benchmark: Annotated[bool, SPEED] = False
     """let cuDNN try its algorithms and take the fastest, whose sums may differ in their last bits between runs; without
     it only those are taken that always add in the same order"""
-    channels_last: bool = True
+    channels_last: Annotated[bool, SPEED] = True
     """layout of images in memory: height, width, channels; --no-channels-last: channels first (Keras: on GPUs only)"""
-    pinned_memory: bool = False
+    pinned_memory: Annotated[bool, SPEED] = False
     """copy batches to the GPU from page-locked memory, while it computes; from other memory a copy waits for the GPU,
     which counts as waiting for data. PyTorch only, as TensorFlow copies them in its own way"""
-    share_gpu: bool = False
+    share_gpu: Annotated[bool, SPEED] = False
     """let the ranks of a host share its GPUs, for tests: gradients go through host memory, as NCCL refuses two ranks on
     one GPU; the times of such a run are not compared"""
-    threads: Annotated[int, Range(least=1, most=1024)] | None = None
+    threads: Annotated[int, Range(least=1, most=1024), NOTHING] | None = None
     """compute threads per rank (None: cores of the host / ranks on the host)"""
     compression: Literal["none", "fp16"] = "none"
     """type in which gradients are sent: their own, or float16"""
-    gradient_groups: Literal["one", "2", "4", "each", "auto"] = "one"
+    gradient_groups: Annotated[Literal["one", "2", "4", "each", "auto"], SPEED] = "one"
     """average all gradients in one grouped all-reduce; in 2 or 4, which start as soon as their gradients are there; or
     each tensor in its own; auto: the fastest of these, measured before training"""
-    backward_passes_per_step: Count = 1
+    backward_passes_per_step: Annotated[Count, SPEED] = 1
     """batches of each rank whose gradients are averaged before one exchange and one update (of allreduce): the global
     batch is this many times larger, and --lr-scaling counts it like ranks"""
 
-    memory_limit: Annotated[int, Range(least=1, most=10**9)] | None = None
+    memory_limit: Annotated[int, Range(least=1, most=10**9), SPEED] | None = None
     """megabytes (10^6 bytes) that a rank may take beyond what it has before its model is built; a rank that takes more
     ends the run"""
 

@@ -3,17 +3,19 @@
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from common.config.rules import LimitedCount, Range, Settings, require
+from common.config.rules import NOTHING, SPEED, LimitedCount, Range, Settings, require
 
 
 @dataclass(frozen=True)
 class FaultConfig(Settings):
     """ranks that end, join or hang"""
 
-    elastic: bool = False
+    defines = NOTHING
+
+    elastic: Annotated[bool, SPEED] = False
     """go on with the ranks that are left when one ends, and with those that join; the global batch stays that of the
     first start. For allreduce, started by horovodrun with --host-discovery-script or by `launch train --elastic`"""
-    commit_steps: LimitedCount = 10
+    commit_steps: Annotated[LimitedCount, SPEED] = 10
     """updates between copies of the run's state, which every rank keeps in memory: updates after the last copy are made
     again when a rank ends"""
     stall_seconds: Annotated[float, Range(least=1, most=10**6)] | None = None

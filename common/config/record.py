@@ -5,13 +5,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from common.config.rules import NotNegative, Positive, Range, Settings, require
+from common.config.rules import NOTHING, SPEED, NotNegative, Positive, Range, Settings, require
 from common.errors import expanded
 
 
 @dataclass(frozen=True)
 class EnergyConfig(Settings):
     """the measurement of energy, in separate runs"""
+
+    defines = NOTHING
 
     energy: bool = False
     """measure the energy of GPUs, processors and memory; the times of such a run are not compared"""
@@ -26,6 +28,8 @@ class EnergyConfig(Settings):
 @dataclass(frozen=True)
 class RecordConfig(Settings):
     """the run folder"""
+
+    defines = NOTHING
 
     runs_folder: str = "runs"
     """folder of the run folders, relative to the current one"""
@@ -47,7 +51,7 @@ class RecordConfig(Settings):
     """time each part of a step, which slows it down: the times of such a run are not compared"""
     profile_layers: bool = False
     """as --profile, and time each layer forward and backward: layers do not overlap then, nor are they fused"""
-    horovod_timeline: bool = False
+    horovod_timeline: Annotated[bool, SPEED] = False
     """record Horovod's timeline of the training as timeline.json; needs 2 ranks or more"""
     progress: Literal["auto", "bars", "lines"] = "auto"
     """progress bars, or one line per epoch (auto: bars in a terminal without a launcher)"""

@@ -1,9 +1,9 @@
-"""Ranges of settings, and what is refused."""
+"""Ranges of settings, what they define, and what is refused."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cache
-from typing import Annotated, Any, Literal, get_args, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_type_hints
 
 from pydantic import BeforeValidator
 
@@ -40,6 +40,24 @@ class Range:
         return " and ".join(f"{words} {bound:,}" for words, bound in bounds.items() if math.isfinite(bound))
 
 
+@dataclass(frozen=True, kw_only=True)
+class Defines:
+    """What a setting defines, in its annotation or of its whole subject; a setting that says nothing defines both.
+
+    Attributes:
+        experiment: what is learned: runs that differ in it are not the same experiment.
+        cell: what is measured: runs that differ in it do not repeat each other, and have rows of their own in tables.
+    """
+
+    experiment: bool = True
+    cell: bool = True
+
+
+SPEED = Defines(experiment=False)  # of how runs compute, and of what costs them time beside training
+IN_RECORD = Defines(cell=False)  # cells have what the record says of it instead, which is the same at every site
+NOTHING = Defines(experiment=False, cell=False)  # neither, or not more than what the record says of it
+
+Mark = TypeVar("Mark", Range, Defines)
 Count = Annotated[int, Range(least=1)]
 LimitedCount = Annotated[int, Range(least=1, most=10**6)]
 Positive = Annotated[float, Range(above=0)]
@@ -60,6 +78,8 @@ Fraction = Annotated[float, Range(least=0, below=1)]
 class Settings:
     """Settings of one subject, whose values are in the ranges of their annotations."""
 
+    defines = Defines()  # those of its settings that say nothing themselves
+
     def __post_init__(self) -> None:
         for name, allowed in _ranges_of(type(self)):  # type: ignore[arg-type]  # mypy asks its instances for a hash
             value = getattr(self, name)
@@ -71,11 +91,20 @@ class Settings:
 @cache
 def _ranges_of(subject: type) -> list[tuple[str, Range]]:
     """Return name and range of the settings of a subject; found once, as thousands of runs are read."""
+    return [(name, allowed) for name, hint in _hints(subject) for allowed in _marks(hint, Range)]
+
+
+def defined_by(subject: type[Settings]) -> dict[str, Defines]:
+    """Return what each setting of a subject defines."""
+    return {name: (*_marks(hint, Defines), subject.defines)[0] for name, hint in _hints(subject)}
+
+
+def _hints(subject: type[Settings]) -> list[tuple[str, Any]]:
     hints = get_type_hints(subject, include_extras=True)
-    return [(name, allowed) for name, annotation in hints.items() for allowed in _ranges(annotation)]
+    return [(field.name, hints[field.name]) for field in fields(subject)]
 
 
-def _ranges(annotation: Any) -> list[Range]:
-    """Return the ranges in an annotation such as `Count` or `Count | None`."""
-    parts = [annotation, *get_args(annotation)]
-    return [one for part in parts for one in getattr(part, "__metadata__", ()) if isinstance(one, Range)]
+def _marks(annotation: Any, kind: type[Mark]) -> list[Mark]:
+    """Return the marks of a kind in an annotation such as `Count`, `Count | None` or `Annotated[Count, SPEED]`."""
+    of_parts = [mark for part in get_args(annotation) for mark in _marks(part, kind)]
+    return [mark for mark in getattr(annotation, "__metadata__", ()) if isinstance(mark, kind)] + of_parts

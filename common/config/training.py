@@ -4,6 +4,9 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from common.config.rules import (
+    IN_RECORD,
+    NOTHING,
+    SPEED,
     Count,
     Fraction,
     LimitedCount,
@@ -21,12 +24,12 @@ from common.model.specs import MODEL_NAMES, is_model_name
 class DataConfig(Settings):
     """the samples, and how pixels become numbers"""
 
-    dataset: str = "mnist"
+    dataset: Annotated[str, IN_RECORD] = "mnist"
     """mnist, fashion_mnist, cifar10, synthetic, synthetic:SAMPLESxHEIGHTxWIDTHxCHANNELSxCLASSES, images:PATH (a folder
     with one subfolder per class) or prepared:FILE (written by `python -m common images prepare`)"""
-    data_folder: str | None = None
+    data_folder: Annotated[str | None, NOTHING] = None
     """folder with the files of the data set, searched after the cache and before a download"""
-    image_size: tuple[int, int] | None = None
+    image_size: Annotated[tuple[int, int] | None, IN_RECORD] = None
     """height and width in pixels to which images:PATH is resized (None: the images already have one size)"""
     gray: bool = False
     """convert images:PATH to one gray channel"""
@@ -50,7 +53,7 @@ class DataConfig(Settings):
 class ModelConfig(Settings):
     """the model"""
 
-    model: str = "cnn"
+    model: Annotated[str, IN_RECORD] = "cnn"
     """mlp, cnn, simplecnn, resnet34, dense500 or deep, such as deep:8x1024 for 8 layers of 1,024 units (deep: 4x128)"""
     outputs: Annotated[int, Range(least=2, most=10**6)] | None = None
     """units of the last layer (None: the number of classes of the data set)"""
@@ -63,11 +66,11 @@ class ModelConfig(Settings):
     no longer change (a mistake in the thesis, for its reproduction)"""
     dtype: Literal["float32", "float64"] = "float32"
     """type of weights and computation; float64 is meant for comparisons of the two frameworks"""
-    compile: bool = False
+    compile: Annotated[bool, SPEED] = False
     """compile the forward and backward pass of training: by torch.compile (needs a C++ compiler), or by XLA in Keras"""
-    onednn: Literal["auto", "on", "off"] = "auto"
+    onednn: Annotated[Literal["auto", "on", "off"], SPEED] = "auto"
     """whether oneDNN computes on CPUs. auto: the framework's default: PyTorch always, TensorFlow on some processors"""
-    tuned: bool = False
+    tuned: Annotated[bool, SPEED] = False
     """record that the settings of speed are the best for this framework, as recipes of `launch tune` do: `analysis
     frameworks` compares such runs with each other"""
 
@@ -144,11 +147,11 @@ class TrainingConfig(Settings):
 
     epochs: Annotated[int, Range(least=0, most=10**6)] = 12
     """passes over the training samples; 0 evaluates only"""
-    batch_size: LimitedCount = 64
+    batch_size: Annotated[LimitedCount, NOTHING] = 64
     """images per backward pass and rank; the global batch is this times the number of ranks, however they share it"""
-    eval_batch_size: LimitedCount = 500
+    eval_batch_size: Annotated[LimitedCount, SPEED] = 500
     """images per step and rank in validation and test"""
-    seed: Annotated[int, Range(least=0)] = 1
+    seed: Annotated[int, Range(least=0), IN_RECORD] = 1
     """seed of the initial weights, the validation split, the sample order and dropout"""
     steps_per_epoch: Count | None = None
     """steps per epoch (None: all whole global batches)"""
@@ -156,7 +159,7 @@ class TrainingConfig(Settings):
     """stop after this many steps in total"""
     validate_every: Count = 1
     """epochs between validations, if there are validation samples"""
-    validation: Literal["sharded", "replicated"] = "sharded"
+    validation: Annotated[Literal["sharded", "replicated"], SPEED] = "sharded"
     """sharded: each rank evaluates its part of the validation samples; replicated: each rank evaluates all of them"""
     early_stop: Count | None = None
     """stop after this many validations in a row without a lower validation loss"""

@@ -5,10 +5,12 @@ import json
 import sys
 import tomllib
 from pathlib import Path
+from typing import Annotated
 
 import pytest
 
 from common.config import Config, completed, config_from_dict, parse_command_line
+from common.config.rules import IN_RECORD, NOTHING, SPEED, Count, Defines, Range, Settings, defined_by
 from common.errors import UserError
 
 PROGRAM = "torch_impl/train.py"
@@ -135,6 +137,23 @@ def test_every_setting_with_a_limit_is_in_the_table_of_refusals():
     words = [word for row in table if "given" not in row for word in row["arguments"].split()]
     named = {word[2:].replace("-", "_") for word in words if word.startswith("--")}
     assert {name for _, name in FIELDS} - set(WITHOUT_LIMIT.split()) - named == set()
+
+
+def test_what_a_setting_defines_is_in_its_annotation_or_that_of_its_subject():
+    class Subject(Settings):
+        plain: int = 1
+        of_speed: Annotated[Count, SPEED] | None = None
+
+    class Free(Subject):
+        defines = NOTHING
+        limited: Annotated[int | None, Range(least=1, most=3), IN_RECORD] = None
+
+    assert defined_by(dataclasses.dataclass(frozen=True)(Subject)) == {"plain": Defines(), "of_speed": SPEED}
+    free = dataclasses.dataclass(frozen=True)(Free)
+    assert defined_by(free) == {"plain": NOTHING, "of_speed": SPEED, "limited": IN_RECORD}
+    for changes in ({"of_speed": 0}, {"limited": 4}):
+        with pytest.raises(UserError, match="out of range"):
+            free(**changes)
 
 
 def help_of(capsys, *arguments, program=PROGRAM):

@@ -113,10 +113,13 @@ def made_runs(name, *, seconds, first=1, accuracy=0.9, accuracies=(), **settings
 SPREAD = (1.0, 1.01, 0.99, 1.005, 0.995, 1.002, 0.998)  # of seven runs, whose median is 1
 
 
-def spread_runs(name, seconds, *, spread=SPREAD, **settings):
-    """Return a run for each factor of `spread`, which takes so many times these seconds; or the seconds of a list."""
+def spread_runs(name, seconds, *, spread=SPREAD, experiment="", **settings):
+    """Return a run for each factor of `spread`, which takes so many times these seconds; or the seconds of a list.
+
+    `experiment`: the folder of their folders.
+    """
     times = seconds if isinstance(seconds, list) else [seconds * factor for factor in spread]
-    return made_runs(name, seconds=times, **settings)
+    return made_runs(f"{experiment}/{name}" if experiment else name, seconds=times, **settings)
 
 
 def study(name="run", *, seconds=(5.0,), **changes):

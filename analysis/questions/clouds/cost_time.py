@@ -7,7 +7,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from analysis.output.finding import Plot
-from analysis.output.plots import framework_style, legend_below, scale_axis
+from analysis.output.plots import framework_style, legend_below, look_of_points, scale_axis
 from analysis.output.tables import Table
 from analysis.questions.clouds.pricing import Pricing
 from analysis.questions.clouds.sites import SiteComparison
@@ -32,10 +32,10 @@ def cost_against_time(
             dollars = cell.seconds(lambda run: pricing.cost(run, run.paid_seconds))
             points = [(seconds[key], dollars[key]) for key in seconds if not math.isnan(dollars.get(key, math.nan))]
             if points:
-                marker = framework_style(cell.framework)
-                label = f"{name}, {marker['label']}"
-                ax.plot(*zip(*points, strict=True), linestyle="", markersize=6, alpha=0.7, label=label,
-                        color=styles[name]["color"], marker=marker["marker"])  # fmt: skip
+                style = framework_style(cell.framework) | {"color": styles[name]["color"]}
+                label = ", ".join([name, style["label"], *(["published"] if cell.is_published else [])])
+                look = look_of_points(style, published=cell.is_published)
+                ax.plot(*zip(*points, strict=True), linestyle="", markersize=6, alpha=0.7, label=label, **look)
                 rows += [[one.label, name, *point] for point in points]
     if not rows:
         return []

@@ -265,7 +265,7 @@ def _plots(shown: Sequence[SiteComparison], *, pricing: Pricing) -> list[Plot]:
         figures.append(("clouds-accuracy", "Accuracy by site", "%", _percents))
     for name, title, unit, figures_of in figures:
         rows = [
-            (one.label, site, Row(values=values, style=styles[site]))
+            (one.label, site, Row(values=values, style=styles[site], published=cell.is_published))
             for one in shown
             for site, cell in one.cells.items()
             if (values := figures_of(cell))

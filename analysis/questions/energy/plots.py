@@ -15,7 +15,17 @@ from matplotlib.ticker import EngFormatter, MaxNLocator
 from numpy.typing import NDArray
 
 from analysis.output.finding import Plot
-from analysis.output.plots import COLORS, IDEAL, MARKERS, draw_stacks, label_rows, legend_below, n_words, scale_axis
+from analysis.output.plots import (
+    COLORS,
+    IDEAL,
+    MARKERS,
+    draw_stacks,
+    label_rows,
+    legend_below,
+    look_of_points,
+    n_words,
+    scale_axis,
+)
 from analysis.output.tables import Table
 from analysis.runs.energy import counted_devices, energy_of, mean_of, values_of
 from analysis.runs.table import RunRow
@@ -214,10 +224,10 @@ def energy_plot(measured: Mapping[str, list[RunRow]], *, base: str) -> Plot:
     lines = max(label.count("\n") + 1 for label in labels)
     figure = Figure(figsize=(8.0, 1.9 + (0.2 + 0.15 * lines) * len(measured)))
     energy, product = figure.subplots(1, 2, sharey=True, width_ratios=(3, 2))
-    handles = _draw_parts(
-        energy, parts, sums={name: values_of(runs, "joules", used=False) for name, runs in measured.items()}
-    )
-    _draw_products(product, products)
+    published = {name: runs[0].origin == "published" for name, runs in measured.items()}
+    sums = {name: values_of(runs, "joules", used=False) for name, runs in measured.items()}
+    handles = _draw_parts(energy, parts, sums=sums, published=published)
+    _draw_products(product, products, published=published)
     for ax in (energy, product):
         label_rows(ax, labels, above=0.6, below=0.6)
     legend_below(figure, handles, ncols=6)
@@ -232,11 +242,16 @@ def energy_plot(measured: Mapping[str, list[RunRow]], *, base: str) -> Plot:
 
 
 _IDLE = ", idle"
+_RUNS = {"color": "black", "marker": MARKERS[0]}
 _HATCHES = ("", "//", "..", "xx", "\\\\", "oo", "--")
 
 
 def _draw_parts(
-    ax: Axes, parts: Mapping[str, Mapping[str, float]], *, sums: Mapping[str, Sequence[float]]
+    ax: Axes,
+    parts: Mapping[str, Mapping[str, float]],
+    *,
+    sums: Mapping[str, Sequence[float]],
+    published: Mapping[str, bool],
 ) -> list[Patch]:
     """Draw a bar of its devices for each cell, and its runs' sums; return what explains the devices."""
     names = list(dict.fromkeys(part for of_cell in parts.values() for part in of_cell))
@@ -250,18 +265,23 @@ def _draw_parts(
         looks[name] = {"facecolor": sides[0], "edgecolor": sides[1], "hatch": hatch}
     draw_stacks(ax, list(parts.values()), looks)
     for place, name in enumerate(parts):
-        ax.plot(sums[name], [place] * len(sums[name]), "o", color="black", markersize=3.5, markerfacecolor="white")
+        # An edge in white shows them on bars of every color.
+        edge = {} if published[name] else {"markeredgecolor": "white", "markeredgewidth": 0.6}
+        look = look_of_points(_RUNS, published=published[name]) | edge
+        ax.plot(sums[name], [place] * len(sums[name]), linestyle="", markersize=4.5, **look)
     ax.set_xlim(left=0)
-    ax.set_xlabel("energy (bars: means; points: runs)")
+    hollow = ", hollow: published" if any(published.values()) else ""
+    ax.set_xlabel(f"energy (bars: means; points: runs{hollow})")
     ax.xaxis.set_major_locator(MaxNLocator(5))
     ax.xaxis.set_major_formatter(EngFormatter(unit="J"))
     return [Patch(label=part, linewidth=0.5, **look) for part, look in looks.items()]
 
 
-def _draw_products(ax: Axes, products: Mapping[str, Sequence[float]]) -> None:
+def _draw_products(ax: Axes, products: Mapping[str, Sequence[float]], *, published: Mapping[str, bool]) -> None:
     """Draw every run's EDP, and the mean as a number above."""
-    for place, values in enumerate(products.values()):
-        ax.plot(values, [place] * len(values), MARKERS[0], color="black", markersize=4.5, markerfacecolor="none")
+    for place, (name, values) in enumerate(products.items()):
+        look = look_of_points(_RUNS, published=published[name])
+        ax.plot(values, [place] * len(values), linestyle="", markersize=4.5, **look)
         if values:
             mean = float(np.mean(values))
             ax.annotate(

@@ -11,7 +11,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, MaxNLocator, NullFormatter, ScalarFormatter
 
 from analysis.output.finding import Plot
-from analysis.output.plots import COLORS, MARKERS, framework_style, legend_below, n_words, scale_axis
+from analysis.output.plots import COLORS, MARKERS, framework_style, legend_below, look_of_points, n_words, scale_axis
 from analysis.output.tables import Table
 from analysis.questions.hyperparameters.sweep import SweepPoint, share_label
 from analysis.runs.labels import framework_label
@@ -43,7 +43,7 @@ def plot_accuracies(epochs: pd.DataFrame, sweeps: Sequence[Sweep]) -> Plot | Non
         for ax, size in zip(row, sizes, strict=True):
             ax.set_title(f"{framework_label(sweep[0].cell.framework)}, {size}")
             for point in (one for one in sweep if one.size == size):
-                _draw_curves(ax, curves[id(point)], _batch_style(batches.index(point.batch)))
+                _draw_curves(ax, point, curves[id(point)], _batch_style(batches.index(point.batch)))
         row[0].set_ylabel("validation accuracy, %")
     for ax in panels[-1]:
         ax.set_xlabel("epoch")
@@ -112,13 +112,14 @@ def plot_shares(sweep: Sweep) -> Plot | None:
     left, right = figure.subplots(1, 2)
     for number, (name, of) in enumerate(phases.items()):
         style = {"color": COLORS[number], "marker": MARKERS[number]}
-        _draw_by_share(left, [list(point.cell.seconds(of).values()) for point in points], style, label=name)
+        _draw_by_share(left, points, [list(point.cell.seconds(of).values()) for point in points], style, label=name)
         rows += [
             [share_label(point), name, str(key), value]
             for point in points
             for key, value in point.cell.seconds(of).items()
         ]
-    _draw_by_share(right, [list(point.seconds.values()) for point in points], {"color": "black", "marker": "o"})
+    black = {"color": "black", "marker": "o"}
+    _draw_by_share(right, points, [list(point.seconds.values()) for point in points], black)
     rows += [
         [share_label(point), "in all", str(key), value] for point in points for key, value in point.seconds.items()
     ]
@@ -148,7 +149,7 @@ def _curves(epochs: pd.DataFrame, point: SweepPoint) -> dict[str, Any]:
     return {name: accuracies for name, accuracies in known.items() if len(accuracies)}
 
 
-def _draw_curves(ax: Axes, curves: dict[str, Any], style: dict[str, Any]) -> None:
+def _draw_curves(ax: Axes, point: SweepPoint, curves: dict[str, Any], style: dict[str, Any]) -> None:
     values = [100 * curve for curve in curves.values()]
     if not values:
         return
@@ -156,7 +157,8 @@ def _draw_curves(ax: Axes, curves: dict[str, Any], style: dict[str, Any]) -> Non
         for curve in values:
             ax.plot(np.arange(1, len(curve) + 1), curve, color=style["color"], linewidth=0.5, alpha=0.4)
     median = pd.DataFrame(values).median()  # of runs that ended early, over those that were still training
-    ax.plot(median.index + 1, median, linewidth=1.2, markevery=max(1, len(median) // _MARKS), **style)
+    look = style | look_of_points(style, published=point.cell.is_published)
+    ax.plot(median.index + 1, median, linewidth=1.2, markevery=max(1, len(median) // _MARKS), **look)
 
 
 def _draw_times(ax: Axes, points: Sequence[SweepPoint]) -> None:
@@ -167,15 +169,18 @@ def _draw_times(ax: Axes, points: Sequence[SweepPoint]) -> None:
         values = list(point.seconds.values())
         ax.plot(
             [point.batch] * len(values), values, linestyle="", markersize=5, alpha=0.5 if len(values) > 1 else 1.0,
-            color=style["color"], marker=style["marker"],
+            **look_of_points(style, published=point.cell.is_published),
         )  # fmt: skip
     medians = [float(np.median(list(point.seconds.values()))) for point in points]
     ax.plot([point.batch for point in points], medians, color=style["color"], linestyle=style["linestyle"])
 
 
-def _draw_by_share(ax: Axes, values: Sequence[Sequence[float]], style: dict[str, Any], *, label: str = "") -> None:
-    for place, of_point in enumerate(values):
-        ax.plot([place] * len(of_point), of_point, linestyle="", markersize=5, alpha=0.6, **style)
+def _draw_by_share(
+    ax: Axes, points: Sequence[SweepPoint], values: Sequence[Sequence[float]], style: dict[str, Any], *, label: str = ""
+) -> None:
+    for place, (point, of_point) in enumerate(zip(points, values, strict=True)):
+        look = look_of_points(style, published=point.cell.is_published)
+        ax.plot([place] * len(of_point), of_point, linestyle="", markersize=5, alpha=0.6, **look)
     medians = [float(np.median(of_point)) for of_point in values]
     ax.plot(range(len(values)), medians, color=style["color"], linewidth=0.8)
     for place, median in enumerate(medians):
@@ -203,6 +208,7 @@ def _sizes(points: Sequence[SweepPoint]) -> list[str]:
 
 def _n(points: Sequence[SweepPoint]) -> str:
     counts = {point.n for point in points}
+    hollow = "; hollow: published" if any(point.cell.is_published for point in points) else ""
     if counts == {1}:
-        return "n = 1 run each"
-    return f"{n_words(counts)} runs each; line: median over runs"
+        return f"n = 1 run each{hollow}"
+    return f"{n_words(counts)} runs each; line: median over runs{hollow}"

@@ -20,6 +20,7 @@ from analysis.output.plots import (
     first_of_words,
     framework_style,
     legend_below,
+    look_of_points,
     n_words,
 )
 from analysis.output.tables import Table
@@ -132,8 +133,8 @@ def _label(study: Study, points: Sequence[Point], kind: Kind) -> str:
 
 def _style(study: Study, kind: Kind) -> dict[str, Any]:
     style = framework_style(study.base.framework)
-    fill = style["color"] if kind == "strong" else "white"  # distinguishable without color, too
-    return {"color": style["color"], "marker": style["marker"], "markerfacecolor": fill}
+    line, fill = ("-", "full") if kind == "strong" else ("--", "left")  # distinguishable without color, too
+    return {"color": style["color"], "marker": style["marker"], "linestyle": line, "fillstyle": fill}
 
 
 def _plot(series: Sequence[_Series], fits: Sequence[CurveFit], time: _Time, *, more: str) -> Plot:
@@ -213,7 +214,7 @@ def _draw_series(ax: Axes, one: _Series, time: _Time, *, per_device: bool) -> No
         values = scale * np.median(base) / np.array(list(cell.seconds(time.column).values()))
         x = cell.first.np * 2**one.shift
         jittered = x * 2 ** (0.012 * np.sin(2.4 * np.arange(len(values))))
-        ax.plot(jittered, values, linestyle="", markersize=4, alpha=0.45, **one.style)
+        ax.plot(jittered, values, markersize=4, alpha=0.45, **_look(one, cell) | {"linestyle": ""})
         compared = time.compared(point) if point else None
         if point is None or compared is None:
             continue
@@ -229,8 +230,15 @@ def _draw_series(ax: Axes, one: _Series, time: _Time, *, per_device: bool) -> No
             words = f"{100 * np.median(results):.1f} %"
             ax.annotate(words, (x, medians[-1]), textcoords="offset points", fontsize=7, color=color, **place)
     order = np.argsort(x_all, kind="stable")
-    ax.plot(np.array(x_all)[order] * 2**one.shift, np.array(medians)[order], color=color, linewidth=0.8, alpha=0.7)
-    ax.plot([], [], linestyle="", label=one.label, **one.style)
+    ax.plot(np.array(x_all)[order] * 2**one.shift, np.array(medians)[order], color=color, linewidth=0.8, alpha=0.7,
+            linestyle=one.style["linestyle"])  # fmt: skip
+    ax.plot([], [], label=one.label, linewidth=0.8, **_look(one, one.points[0].cell))
+
+
+def _look(one: _Series, cell: Cell) -> dict[str, Any]:
+    """Return how a cell's points and their line are drawn."""
+    fill = {"fillstyle": "full"} if cell.is_published else {"markerfacecoloralt": "white"}
+    return one.style | fill | look_of_points(one.style, published=cell.is_published)
 
 
 def _draw_fit(ax: Axes, one: CurveFit, *, per_device: bool) -> None:

@@ -2,24 +2,33 @@
 
 import tomllib
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import ConfigDict, TypeAdapter
 
-from analysis.output.tables import Table
-from analysis.questions.strategies.parts import forecast_megabytes, grown_megabytes, is_divided, within_budget
-from analysis.questions.strategies.ways import PLAIN, Alone, Place, Way, alone_on, ranks_alone, work_of, workers_of
-from analysis.runs.cells import Cell
+from analysis.output.tables import Table, shown_interval
+from analysis.questions.frameworks import pairs_of
+from analysis.questions.strategies.parts import (
+    forecast_megabytes,
+    grown_megabytes,
+    growth_of,
+    is_divided,
+    within_budget,
+)
+from analysis.questions.strategies.ways import PLAIN, SLOW, Alone, Place, Way, alone_on, beside, ranks_alone, workers_of
+from analysis.runs.cells import Cell, differing
 from analysis.runs.labels import framework_label
 from analysis.stats.inference import Effect, difference, equivalence, ratio
 
-Verdict = Literal["holds", "does not hold here", "cannot be tested here"]
+Verdict = Literal["holds", "does not hold here", "not shown", "cannot be tested here"]
 CLAIMS = Path(__file__).with_name("claims.toml")
 _TOO_FEW = "too few runs"
 _ALMOST_TWICE = 1.8  # times as fast: an efficiency of 90 %
+_EVERY = "average every"
+_OF_STRAGGLER = (SLOW, "slow is subject")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +51,12 @@ class Evidence:
     verdict: Verdict
     found: str
 
+    @property
+    def opposite(self) -> "Evidence":
+        """What they show of the opposite claim."""
+        opposite: dict[Verdict, Verdict] = {"holds": "does not hold here", "does not hold here": "holds"}
+        return replace(self, verdict=opposite.get(self.verdict, self.verdict))
+
 
 @dataclass(frozen=True)
 class Runs:
@@ -63,12 +78,12 @@ class Runs:
 
     def slowed(self, wanted: Callable[[Way], bool]) -> tuple[Way, Effect] | None:
         """Return the wanted way with the largest straggler, and its time / that without; None: no such runs."""
-        plain = {_kind(way): way for way in self.ways if way.slow_factor == 1 and wanted(way)}
-        slow = [way for way in self.ways if way.slow_factor > 1 and wanted(way) and _kind(way) in plain]
+        plain = [way.cell for way in self.ways if way.slow_factor == 1 and wanted(way)]
+        slow = [way for way in self.ways if way.slow_factor > 1 and wanted(way)]
         for way in sorted(slow, key=lambda way: -way.slow_factor):
-            effect = ratio(_seconds(way.cell), _seconds(plain[_kind(way)].cell))
-            if effect:
-                return way, effect
+            for cell in beside(way.cell, plain, but=_OF_STRAGGLER):
+                if effect := ratio(_seconds(way.cell), _seconds(cell)):
+                    return way, effect
         return None
 
     def against_one(self, way: Way) -> Effect | None:
@@ -139,9 +154,7 @@ def _waits(runs: Runs, wanted: Callable[[Way], bool]) -> Evidence | None:
         return None
     way, slower = found
     words = f"{way.label}, a worker {way.slow_factor:g} times as slow: {_times(slower)} the time"
-    if slower.interval is None:
-        return Evidence("cannot be tested here", f"{_TOO_FEW}; {words}")
-    return Evidence(_holds(slower.interval.low > (1 + way.slow_factor) / 2), words)
+    return _beyond(slower, (1 + way.slow_factor) / 2, words, above=True)
 
 
 def _free_servers_do_not_wait(runs: Runs) -> Evidence | None:
@@ -154,7 +167,8 @@ def _free_servers_do_not_wait(runs: Runs) -> Evidence | None:
     )
     if free[1].interval is None or waiting[1].interval is None:
         return Evidence("cannot be tested here", f"{_TOO_FEW}; {words}")
-    return Evidence(_holds(free[1].interval.high < waiting[1].interval.low), words)
+    costs = free[1].interval, waiting[1].interval
+    return Evidence(_verdict(costs[0].high < costs[1].low, costs[0].low > costs[1].high), words)
 
 
 def _stale_gradients_learn(runs: Runs) -> Evidence | None:
@@ -162,12 +176,16 @@ def _stale_gradients_learn(runs: Runs) -> Evidence | None:
     if not free:
         return None
     best = max(_decided(free), key=lambda way: way.accuracy.estimate if way.accuracy else 0.0)
-    return _same_accuracy(best, words=f"{best.label} against {PLAIN}")
+    return _less_accurate(best, f"{best.label} against {PLAIN}").opposite
 
 
 def _mirrored_is_allreduce(runs: Runs) -> Evidence | None:
     mirrored = [way for way in runs.ways if "mirrored" in way.label and way.accuracy]
-    return _same_accuracy(mirrored[0], words=f"{mirrored[0].label} against {PLAIN}") if mirrored else None
+    if not mirrored:
+        return None
+    evidence = _less_accurate(mirrored[0], f"{mirrored[0].label} against {PLAIN}")
+    is_other = mirrored[0].equivalence == "different"  # more accurate copies are not those of all-reduce either
+    return Evidence("does not hold here", evidence.found) if is_other else evidence.opposite
 
 
 def _shares_cost_accuracy(runs: Runs) -> Evidence | None:
@@ -175,23 +193,21 @@ def _shares_cost_accuracy(runs: Runs) -> Evidence | None:
     if not shared:
         return None
     way = _decided(shared)[0]
-    evidence = _same_accuracy(way, words=f"{way.label}, weighted by images, against {PLAIN}")
-    opposite: dict[Verdict, Verdict] = {"holds": "does not hold here", "does not hold here": "holds"}
-    return Evidence(opposite.get(evidence.verdict, evidence.verdict), evidence.found)
+    return _less_accurate(way, f"{way.label}, weighted by images, against {PLAIN}")
 
 
 def _more_servers_are_faster(runs: Runs) -> Evidence | None:
     undecided = None
-    for place in runs.places:
-        servers = {way.label: way for way in place.ways if way.strategy == "server" and way.slow_factor == 1}
-        for label, one in servers.items():
-            more = servers.get(label.replace(", servers 1", ", servers 2"))
-            effect = ratio(_seconds(more.cell), _seconds(one.cell)) if more and more is not one else None
-            if more and effect:
-                words = f"{more.label}: {_times(effect)} the time of one"
+    servers = [way for way in runs.ways if way.strategy == "server" and way.slow_factor == 1]
+    one = [way.cell for way in servers if way.cell.settings["servers"] == 1]
+    for way in servers:
+        others = beside(way.cell, one, but=("servers", "np")) if way.cell.settings["servers"] == 2 else []
+        for effect in (ratio(_seconds(way.cell), _seconds(cell)) for cell in others):
+            if effect:
+                evidence = _beyond(effect, 1.0, f"{way.label}: {_times(effect)} the time of one", above=False)
                 if effect.interval:
-                    return Evidence(_holds(effect.interval.high < 1), words)
-                undecided = Evidence("cannot be tested here", f"{_TOO_FEW}; {words}")
+                    return evidence
+                undecided = evidence
     return undecided
 
 
@@ -200,9 +216,7 @@ def _a_slow_worker_never_pays(runs: Runs) -> Evidence | None:
     for way in sorted(shared, key=lambda way: way.slow_factor):
         if effect := runs.against_one(way):
             words = f"{way.label}, a worker {way.slow_factor:g} times as slow: {_times(effect)} the time of one alone"
-            if effect.interval is None:
-                return Evidence("cannot be tested here", f"{_TOO_FEW}; {words}")
-            return Evidence(_holds(effect.interval.high >= 1), words)
+            return _beyond(effect, 1.0, words, above=True)
     return None
 
 
@@ -211,11 +225,7 @@ def _two_workers_scale(runs: Runs) -> Evidence | None:
     for way in two:
         effect = runs.against_one(way) if workers_of(way.cell.first) == 2 else None
         if effect:
-            words = f"two workers take {_times(effect)} the time of one"
-            interval = effect.interval
-            if interval is None or interval.contains(1 / _ALMOST_TWICE):
-                return Evidence("cannot be tested here", f"{_TOO_FEW}; {words}")
-            return Evidence(_holds(interval.high < 1 / _ALMOST_TWICE), words)
+            return _beyond(effect, 1 / _ALMOST_TWICE, f"two workers take {_times(effect)} the time of one", above=False)
     return None
 
 
@@ -227,52 +237,48 @@ def _data_parallelism_is_faster(runs: Runs) -> Evidence | None:
     words = (
         f"{best.label}, the fastest of {len(divided)} ways to divide the model: {_times(best.time)} the time of {PLAIN}"
     )
-    if best.time is None or best.time.interval is None:
-        return Evidence("cannot be tested here", f"{_TOO_FEW}; {words}")
-    return Evidence(_holds(best.time.interval.low > 1), words)
+    return _beyond(best.time, 1.0, words, above=True)
 
 
 def _divided_models_need_less_memory(runs: Runs) -> Evidence | None:
     """Of a model within a budget; else of that which needs the most memory: small ones drown in the framework's."""
     for place in runs.places:
-        if any(way.ended_by_limit for way in place.ways):
-            divided = [way for way in place.ways if is_divided(way)]
+        divided = [way for way in place.ways if is_divided(way)]
+        if any(way.ended_by_limit for way in place.ways if not is_divided(way)):
             trained = [way for way in divided if len(way.cell.finished) and not way.ended_by_limit]
             if divided:
-                return Evidence(_holds(bool(trained)), within_budget(place))
+                return Evidence(_verdict(bool(trained), not trained), within_budget(place))
     found = [
-        (forecast_megabytes(way.base) or 0.0, way, part, whole)
+        (forecast_megabytes(way.base) or 0.0, way, way.base, part, whole)
         for way in runs.ways
         if is_divided(way) and way.base
         if (part := grown_megabytes(way.cell)) and (whole := grown_megabytes(way.base))
     ]
     if not found:
         return None
-    _, way, part, whole = max(found, key=lambda one: (one[0], -one[2]))
+    _, way, base, part, whole = max(found, key=lambda one: (one[0], -one[3]))
     words = f"{way.label}: {part:,.0f} MB of a rank beyond the framework's; {PLAIN}: {whole:,.0f} MB"
-    return Evidence(_holds(part < whole), words)
+    return _beyond(ratio(way.cell.results(growth_of), base.results(growth_of)), 1.0, words, above=False)
 
 
 def _runs_at_once(runs: Runs) -> Evidence | None:
-    """Return whether several models train side by side, and in less time than one after the other where it is known."""
-    beside = [cell for cell in runs.cells if _at_once(cell) > 1 and len(cell.finished)]
-    if len(beside) < 2:
+    """Return whether several models train side by side, in less time than one after the other."""
+    together = [cell for cell in runs.cells if _at_once(cell) > 1 and len(cell.finished)]
+    if len(together) < 2:
         return None
-    words = f"{sum(len(cell.finished) for cell in beside)} runs of {len(beside)} settings, up to "
-    words += f"{max(map(_at_once, beside))} at once"
+    words = f"{sum(len(cell.finished) for cell in together)} runs of {len(together)} settings, up to "
+    words += f"{max(map(_at_once, together))} at once"
     pairs = (
         (_at_once(cell), ratio(_seconds(cell), _seconds(alone)))
-        for cell in beside
+        for cell in together
         for alone in runs.cells
         if {**alone.settings, "at once": _at_once(cell)} == cell.settings and _at_once(alone) == 1
     )
     number, effect = next((one for one in pairs if one[1]), (0, None))
     if effect is None:
-        return Evidence("holds", f"{words}; none was made alone, too, to compare its time")
+        return Evidence("cannot be tested here", f"{words}; none was made alone, too, to compare its time")
     words += f"; with {number} at once one takes {_times(effect)} the time of one alone"
-    if effect.interval is None:
-        return Evidence("cannot be tested here", f"{_TOO_FEW}; {words}")
-    return Evidence(_holds(effect.interval.high < number), words)
+    return _beyond(effect, number, words, above=False)
 
 
 def _at_once(cell: Cell) -> int:
@@ -280,46 +286,49 @@ def _at_once(cell: Cell) -> int:
 
 
 def _interval_trades_time_for_accuracy(runs: Runs) -> Evidence | None:
-    of_places = [
-        {
-            every: way
-            for way in place.ways
-            if way.strategy == "averaging" and way.slow_factor == 1 and way.label.count(",") == 1
-            and isinstance(every := way.cell.first.config.strategy.average_every, int)
-        }
-        for place in runs.places
+    plain = [
+        way.cell
+        for way in runs.ways
+        if way.strategy == "averaging" and way.slow_factor == 1 and way.label.count(",") == 1
+        and isinstance(_every(way.cell), int)
     ]  # fmt: skip
-    ways = max(of_places, key=len, default={})
-    if len(ways) < 2:
+    of_one_work = (sorted(beside(cell, plain, but=(_EVERY,)), key=_every) for cell in plain)
+    cells = max(of_one_work, key=lambda cells: len({_every(cell) for cell in cells}), default=[])
+    if len({_every(cell) for cell in cells}) < 2:
         return None
-    often, seldom = ways[min(ways)], ways[max(ways)]
-    time = ratio(_seconds(often.cell), _seconds(seldom.cell))
-    accuracy = difference(seldom.cell.results("accuracy"), often.cell.results("accuracy"))
+    often, seldom = cells[0], cells[-1]
+    time = ratio(_seconds(often), _seconds(seldom))
+    accuracies = seldom.results("accuracy"), often.results("accuracy")
+    accuracy = difference(*accuracies)
     if not time or not accuracy:
         return None
     words = (
-        f"every {min(ways)} takes {_times(time)} the time of every {max(ways)}, whose accuracy is "
+        f"every {_every(often)} takes {_times(time)} the time of every {_every(seldom)}, whose accuracy is "
         f"{100 * accuracy.estimate:+.2f} points apart"
     )
     if time.interval is None or accuracy.interval is None:
         return Evidence("cannot be tested here", f"{_TOO_FEW}; {words}")
-    return Evidence(_holds(time.interval.low > 1 and accuracy.interval.high < 0), words)
+    shown = equivalence(*accuracies, margin=runs.margin)
+    is_less = shown == "different" and accuracy.estimate < 0
+    is_not_less = shown != "not shown" and not is_less
+    return Evidence(_verdict(time.interval.low > 1 and is_less, time.interval.high < 1 or is_not_less), words)
+
+
+def _every(cell: Cell) -> Any:
+    return cell.settings[_EVERY]
 
 
 def _frameworks_are_alike(by_framework: dict[str, Runs]) -> Evidence:
-    sides = [
-        {(place.label, way.label): way for place in runs.places for way in place.ways}
-        for runs in by_framework.values()
-    ]  # fmt: skip
-    both = sorted(sides[0].keys() & sides[1].keys()) if len(sides) > 1 else []
+    pairs, _ = pairs_of([way.cell for runs in by_framework.values() for way in runs.ways])
+    both = [pair for pair in pairs if not differing(*pair)]
     if not both:
         return Evidence("cannot be tested here", "there are no runs of one strategy in both frameworks")
     margin = next(iter(by_framework.values())).margin
-    found = [equivalence(*(side[key].cell.results("accuracy") for side in sides), margin=margin) for key in both]
+    found = [equivalence(*(cell.results("accuracy") for cell in pair), margin=margin) for pair in both]
     words = f"to within {100 * margin:g} points the same in {found.count('same')} of {len(found)} rows"
     if "different" in found:
         return Evidence("does not hold here", f"{words}, different in {found.count('different')}")
-    return Evidence("holds" if set(found) == {"same"} else "cannot be tested here", words)
+    return Evidence("holds" if set(found) == {"same"} else "not shown", words)
 
 
 TESTS: dict[str, tuple[Callable[[Runs], Evidence | None], str]] = {
@@ -339,22 +348,33 @@ TESTS: dict[str, tuple[Callable[[Runs], Evidence | None], str]] = {
 }
 
 
-def _same_accuracy(way: Way, *, words: str) -> Evidence:
+def _less_accurate(way: Way, words: str) -> Evidence:
+    """Return whether a way is less accurate than all-reduce, by more than the margin or by any that is shown."""
     assert way.accuracy, "asked before"
     words = f"{words}: {100 * way.accuracy.estimate:+.2f} points"
-    if way.equivalence == "not shown":
+    if way.accuracy.interval is None:
         return Evidence("cannot be tested here", f"{_TOO_FEW}; {words}")
-    return Evidence(_holds(way.equivalence == "same" or way.accuracy.estimate > 0), words)
+    if way.equivalence == "not shown":
+        interval = shown_interval(way.accuracy.interval, "+.2f", scale=100)
+        return Evidence("not shown", f"{words}: 95 % interval {interval}")
+    is_less = way.equivalence == "different" and way.accuracy.estimate < 0
+    return Evidence(_verdict(is_less, not is_less), words)
+
+
+def _beyond(effect: Effect | None, limit: float, words: str, *, above: bool) -> Evidence:
+    """Return whether an effect is shown to be above a limit, or below; not shown: its interval contains the limit."""
+    if effect is None or effect.interval is None:
+        return Evidence("cannot be tested here", f"{_TOO_FEW}; {words}")
+    interval = effect.interval
+    if interval.contains(limit):
+        return Evidence("not shown", f"{words}: 95 % interval {shown_interval(interval, '.2f')}, limit {limit:.2f}")
+    return Evidence(_verdict((interval.low > limit) == above, (interval.low > limit) != above), words)
 
 
 def _decided(ways: Sequence[Way]) -> Sequence[Way]:
-    """Return the ways with enough runs to say whether their accuracy is all-reduce's; if there are none, all."""
-    return [way for way in ways if way.equivalence != "not shown"] or ways
-
-
-def _kind(way: Way) -> Hashable:
-    """Return the way and the work, a straggler apart."""
-    return way.label, work_of(way.cell, with_straggler=False)
+    """Return the ways whose accuracy is shown to be all-reduce's or another; else those with an interval, or all."""
+    decided = [way for way in ways if way.equivalence != "not shown"]
+    return decided or [way for way in ways if way.accuracy and way.accuracy.interval] or ways
 
 
 def _is_free(way: Way) -> bool:
@@ -369,5 +389,6 @@ def _times(effect: Effect | None) -> str:
     return f"{effect.estimate:.2f} times" if effect else "not known"
 
 
-def _holds(is_so: bool) -> Verdict:
-    return "holds" if is_so else "does not hold here"
+def _verdict(is_so: bool, is_not: bool) -> Verdict:
+    """Return what is shown of a claim: that it is so, that it is not, or neither."""
+    return "holds" if is_so else "does not hold here" if is_not else "not shown"

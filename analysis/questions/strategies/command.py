@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from analysis.output.finding import Finding, add_question, brief
+from analysis.output.finding import Finding, add_question, brief, named_briefly
 from analysis.output.options import MARGIN, add_margin_option, add_target_option
 from analysis.output.tables import Cell as TableCell
 from analysis.output.tables import Table, effect_cells, in_percent, shown_interval
@@ -145,11 +145,11 @@ def _advice(place: Place, *, margin: float) -> str:
     alike = [way for way in faster if way.equivalence == "same"]
     if alike:
         best = min(alike, key=_ratio)
-        factor = f"{1 / _ratio(best):.2f} times as fast as allreduce"
+        name, factor = named_briefly(best.label, figures=2), f"{1 / _ratio(best):.2f} times as fast as allreduce"
         chance, accuracy = chance_of(best.cell), median_of(best.cell.results("accuracy").values())
         if chance and accuracy is not None and is_guess(accuracy, chance=chance):
-            return f"{best.label} is {factor}, but neither has learned: both guess."
-        return f"take {best.label}, {factor} at the same accuracy."
+            return f"{name} is {factor}, but neither has learned: both guess."
+        return f"take {name}, {factor} at the same accuracy."
     words = f"take allreduce: nothing is shown to be faster at the same accuracy, to within {100 * margin:g} points."
     if not faster:
         return words
@@ -167,18 +167,25 @@ def _ratio(way: Way) -> float:
 
 # Tables
 
+COUNTS = ("n", "timed")
+
+
+def _counts(cell: Cell) -> tuple[int, int]:
+    """Return the number of runs with an accuracy, and of those with a time that counts."""
+    return len(cell.results("accuracy")), len(cell.timed)
+
 
 def _against_allreduce(places: Sequence[Place], *, margin: float) -> Table:
-    headings = ["framework", "model, data set, workers, site", "strategy", "n", "time / allreduce", "95 % interval",
+    headings = ["framework", "model, data set, workers, site", "strategy", *COUNTS, "time / allreduce", "95 % interval",
                 "p", "verdict", "accuracy - allreduce's, points", "95 % interval of it",
                 f"within {100 * margin:g} points"]  # fmt: skip
     rows: list[list[TableCell]] = [
-        [framework_label(place.framework), place.label, way.label, min(len(way.cell.timed), len(way.base.timed)),
+        [framework_label(place.framework), place.label, way.label, *map(min, _counts(way.cell), _counts(way.base)),
          *effect_cells(way.time, ".3f"), way.time.p_value if way.time else None, _verdict(way),
          *effect_cells(way.accuracy, "+.2f", scale=100), way.equivalence]
         for place in places for way in place.ways if way.base and not way.is_base
     ]  # fmt: skip
-    formats = {headings[4]: ".3f", "p": ".2g", headings[8]: "+.2f"}
+    formats = {headings[5]: ".3f", "p": ".2g", headings[9]: "+.2f"} | dict.fromkeys(COUNTS, "d")
     return Table("Against plain allreduce of the same work (below 1: faster)", headings, rows, formats)
 
 
@@ -192,7 +199,7 @@ def _verdict(way: Way) -> str:
 
 def _figures(places: Sequence[Place], alone: Alone, *, target: float | None) -> Table:
     to_target = "s to target" if target is None else f"s to {100 * target:g} %"
-    headings = ["framework", "model, data set, workers, site", "strategy", "n", "ended by the limit",
+    headings = ["framework", "model, data set, workers, site", "strategy", *COUNTS, "ended by the limit",
                 "training, s", "95 % interval", "images/s", "efficiency, %", "accuracy, %", to_target, "bytes/update",
                 "bytes/image", "by formula", "exchange, %", "waiting, %", "bubble, %",
                 "staleness: median", "95 % of pushes", "most", "joules",
@@ -203,7 +210,7 @@ def _figures(places: Sequence[Place], alone: Alone, *, target: float | None) -> 
         for way in place.ways
     ]
     formats = dict.fromkeys(("training, s", "accuracy, %", to_target), ".2f")
-    formats |= dict.fromkeys(("n", "ended by the limit"), "d")
+    formats |= dict.fromkeys((*COUNTS, "ended by the limit"), "d")
     formats |= dict.fromkeys(
         ("images/s", "bytes/update", "bytes/image", "by formula", "joules", "memory per rank, MB"), ",.0f"
     )
@@ -218,7 +225,7 @@ def _figures_of(cell: Cell, alone: Alone) -> list[TableCell]:
     seconds = list(cell.seconds("training_seconds").values())
     lags = staleness_of(cell)
     return [
-        len(cell.timed),
+        *_counts(cell),
         ended_by_limit(cell) or None,
         median_of(seconds),
         shown_interval(median_interval(seconds), ".2f"),

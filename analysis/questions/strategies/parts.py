@@ -1,5 +1,6 @@
 """Models that ranks hold together: their figures."""
 
+from analysis.output.finding import figures_in
 from analysis.questions.strategies.ways import Place, Way, shares_of
 from analysis.runs.cells import Cell
 from analysis.runs.table import RunRow
@@ -58,10 +59,11 @@ def grown_megabytes(cell: Cell) -> float | None:
 
     On a GPU it is all that the framework took there.
     """
-    return median_of(most for run in cell.finished if (most := _growth_of(run)))
+    return median_of(most for run in cell.finished if (most := growth_of(run)))
 
 
-def _growth_of(run: RunRow) -> float:
+def growth_of(run: RunRow) -> float:
+    """Return how much the memory of a rank grew in a run: the most, in megabytes; 0: not recorded."""
     isolation = run.record.isolation
     if not isinstance(isolation, Interference):
         return 0.0
@@ -79,10 +81,12 @@ def budget_megabytes(cell: Cell) -> int | None:
 
 def within_budget(place: Place) -> str:
     """Return in words which ways to train a model fit into what each rank may take, and which do not."""
-    ended = [way.label for way in place.ways if way.ended_by_limit]
-    trained = [way.label for way in place.ways if not way.ended_by_limit]
-    budget = f"within {budget_megabytes(place.ways[0].cell):,} MB per rank"
-    return f"{budget} {listed(trained, apart='; ') or 'nothing'} trains, {listed(ended, apart='; ')} does not"
+    ended, trained = ([way for way in place.ways if bool(way.ended_by_limit) == is_so] for is_so in (True, False))
+    labels = [[way.label for way in ways] for ways in (trained, ended)]
+    if figures_in(str(labels)) > 2:  # beside the budget
+        labels = [list(dict.fromkeys(way.strategy for way in ways)) for ways in (trained, ended)]
+    names = [listed(of_ways, apart="; ") or "nothing" for of_ways in labels]
+    return f"within {budget_megabytes(place.ways[0].cell):,} MB per rank {names[0]} trains, {names[1]} does not"
 
 
 def forecast_megabytes(cell: Cell) -> float | None:

@@ -2,7 +2,7 @@
 
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -167,6 +167,20 @@ def alone_on(cell: Cell, alone: Alone) -> list[Cell]:
         and one.experiments & cell.experiments
         and not abs(images_trained(one.first) - images_trained(cell.first)) > 0  # not known of a run that was ended
     ]
+
+
+def beside(cell: Cell, others: Sequence[Cell], *, but: Collection[str]) -> list[Cell]:
+    """Return those of other cells that differ from a cell in these settings alone, in the same experiment.
+
+    Those with most timed runs come first.
+    """
+    same = _settings_but(cell, but)
+    found = [one for one in others if _settings_but(one, but) == same and one.experiments & cell.experiments]
+    return sorted(found, key=lambda one: -len(one.timed))
+
+
+def _settings_but(cell: Cell, but: Collection[str]) -> dict[str, Hashable]:
+    return {name: value for name, value in cell.settings.items() if name not in but}
 
 
 def _work_alone(cell: Cell) -> Hashable:

@@ -94,6 +94,27 @@ def test_the_exchange_is_compared_with_plain_allreduce_whatever_its_tuning():
     assert not [flag for flag in found.flags if "HOROVOD" in flag and "against" in flag], "they are the question"
 
 
+def test_what_each_run_chose_is_in_the_tables_and_not_in_the_answer():
+    auto = runs_of("ring", {"seconds": 50.0, "device": {"gradient_groups": "auto"}})
+    chosen = ["each"] * 3 + ["2"] * 2 + ["4"] * 2
+    found = asked(
+        "ring",
+        [replace(run, record=replace(run.record, groups=MeasuredGroups(chosen=name)))
+         for run, name in zip(auto, chosen, strict=True)],
+    )  # fmt: skip
+    assert found.answer == (
+        "PyTorch: take allreduce, gradient groups auto, 2.00 times as fast as allreduce at the same accuracy."
+    )
+    (row,) = rows_of(found, "Against plain allreduce")
+    assert row["strategy"] == "allreduce, gradient groups auto (each in 3 runs, 2 in 2 runs, 4 in 2 runs)"
+
+
+def test_a_budget_that_many_ways_keep_names_their_strategies():
+    limit = {"memory_limit": 250}
+    found = asked(ended("ring"), *(pipeline(microbatches=parts, device=limit) for parts in (5, 10)))
+    assert found.answer == "PyTorch: within 250 MB per rank layers trains, allreduce does not."
+
+
 def test_figures_of_what_was_exchanged():
     memory = memory_of(200_000_000, 300_000_000)
     hidden = sharing_of(sent=NotRecorded("hidden"), seconds=NotRecorded("they overlap"))

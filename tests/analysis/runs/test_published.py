@@ -3,13 +3,18 @@
 import json
 import math
 
-import matplotlib.colors
 import pytest
-from analysis_builders import plot_of, study
-from builders import write_study
+from analysis_builders import study
+from builders import make_trace, write_study
+from matplotlib.colors import to_hex, to_rgba
+from matplotlib.lines import Line2D
 
 from analysis.__main__ import main
-from analysis.questions.frameworks import find
+from analysis.questions import frameworks, times
+from analysis.questions.clouds import finding as clouds
+from analysis.questions.energy import command as energy
+from analysis.questions.hyperparameters import command as hyperparameters
+from analysis.questions.scaling import command as scaling
 from analysis.runs.cells import cells_of
 from analysis.runs.published import (
     PUBLISHED_FILE,
@@ -127,11 +132,38 @@ def test_tables_and_flags_say_published_where_they_are_asked_for(runs, capsys):
     assert "published" not in capsys.readouterr().out
 
 
-def test_points_of_published_figures_are_hollow(plots):
-    """Those of PyDTNN, in the picture of `frameworks`."""
-    (ax,) = plot_of(find(select(published_runs(["pydtnn"]))), "frameworks-time").figure.axes
-    points = [line for line in ax.lines if list(line.get_xdata()) == [18.34]]
-    assert points and matplotlib.colors.to_hex(points[0].get_markerfacecolor()) == "#ffffff"
+def fills_of(plot):
+    """Return the fills of all points of a picture and of its legends' entries, by whether they are an entry."""
+    fills = {True: set(), False: set()}
+    for line in plot.figure.findobj(Line2D):
+        if line.get_marker() not in ("None", "", "_"):  # "_": a median
+            fill = line.get_markerfacecolor()
+            is_entry = line.axes is None or not len(line.get_xdata())
+            fills[is_entry].add("full" if to_rgba(fill)[3] and to_hex(fill) != "#ffffff" else "hollow")
+    return fills
+
+
+def measured_runs():
+    """Return runs of which every command draws something: of two sites, batches, numbers of ranks, shares, metered."""
+    measured = {"seconds": [5.0, 5.5, 6.0], "accuracies": [0.3, 0.5, 0.7]}
+    sites = ("cte-power", "aws-p3-8xlarge")
+    yield from (study(f"{site}{np}", np=np, site=site, **measured) for site in sites for np in (1, 2))
+    yield from (study(f"batch{size}", batch=size, **measured) for size in (60, 120))
+    trace = make_trace({"training": 10}, {"cpu0": {"training": 50.0}})
+    yield study("metered", first=4, traces=[trace], **measured)
+
+
+@pytest.mark.parametrize("question", [frameworks, clouds, scaling, energy, hyperparameters, times])
+def test_points_of_published_figures_are_hollow_and_measured_ones_are_not(question, plots):
+    published = question.find(select(published_runs(SOURCES))).plots
+    for plot in published:
+        assert fills_of(plot)[False] <= {"hollow"}, plot.name
+    assert any(fills_of(plot)[False] for plot in published)
+    measured = question.find(select([run for group in measured_runs() for run in group])).plots
+    for plot in measured:
+        assert fills_of(plot)[False] <= {"full"}, plot.name
+    assert any(fills_of(plot)[False] for plot in measured)
+    assert {plot.name.rstrip("-2345") for plot in measured} >= {plot.name.rstrip("-2345") for plot in published}
 
 
 def claims(capsys, runs):

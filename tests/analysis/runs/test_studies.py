@@ -10,10 +10,13 @@ from analysis_builders import rows_of, select, study, write_described
 from builders import make_status, make_trace, study_runs, write_finished_run, write_study
 from PIL import Image
 
+import analysis
 from analysis.__main__ import main
+from analysis.questions import check, frameworks
 from analysis.questions.aa_test import FEWEST_RUNS, paired_splits, unpaired_splits
 from analysis.questions.aa_test import seconds as seconds_of
 from analysis.questions.frameworks import find
+from analysis.report import chapters
 from analysis.runs.cells import cells_of
 from analysis.runs.reading import load_runs
 from common.run_folder.records import NotRecorded
@@ -21,6 +24,7 @@ from common.run_folder.records import NotRecorded
 TORCH = [10.0, 10.4, 9.8, 10.2, 10.1, 10.3]
 KERAS = [8.0, 8.2, 7.9, 8.1, 8.3, 8.2]
 METERED = [make_trace({"training": 1}, {"cpu0": {"training": 1.0}})]
+SHIPPED = Path(analysis.__file__).with_name("data")
 DIFFERENCES = tomllib.loads(Path(__file__).with_name("differences.toml").read_text())
 ANSWERS = tomllib.loads(Path(__file__).with_name("answers.toml").read_text())["answers"]
 
@@ -131,6 +135,26 @@ def test_few_runs_and_repeated_seeds_and_many_comparisons():
     assert not any("by chance" in note for note in find(select(*both_alike())).notes)
     (note,) = [note for note in find(select(*both_alike(), *both_alike(np=2))).notes if "by chance" in note]
     assert note.startswith("2 comparisons, each at 95 %")
+
+
+@pytest.mark.parametrize("runs", ["results", "examples", "tuned"])
+def test_commands_agree_on_which_pairs_are_the_same_experiment(runs):
+    """Tuned runs have the settings of speed that are best for their framework: no objection, to no command."""
+    speed = {"torch": {"device": {"gradient_groups": "each"}}, "keras": {"model": {"compile": True, "onednn": "on"}}}
+    tuned = [
+        study(framework, framework=framework, seconds=TORCH,
+              settings=settings | {"model": settings.get("model", {}) | {"tuned": True}})
+        for framework, settings in speed.items()
+    ]  # fmt: skip
+    selection = select(*tuned) if runs == "tuned" else load_runs([SHIPPED / runs])
+    flags, checked = (
+        [flag for flag in question.find(selection).flags if " against " in flag] for question in (frameworks, check)
+    )
+    assert flags == checked
+    objected = {flag.partition(" against ")[0].removeprefix("PyTorch, ") for flag in flags}
+    verdicts = {row["model, data set, np"]: row["verdict"] for row in rows_of(chapters.parity(selection), 0)}
+    assert {label for label, verdict in verdicts.items() if verdict != "same"} == objected
+    assert len(objected) == (1 if runs == "examples" else 0)  # one framework reached the target accuracy earlier
 
 
 # check
