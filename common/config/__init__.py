@@ -7,13 +7,13 @@ Defaults are overridden by `--recipe FILE`, both by flags. Not here: what settin
 """
 
 from common.config.balance import BalanceConfig, Straggler
-from common.config.command_line import parse_command_line, read_recipe, requested
+from common.config.command_line import add_onednn_option, parse_command_line, read_recipe, requested
 from common.config.config import SPEED_SETTINGS, Config, changed_settings, completed, config_from_dict
 from common.config.device import GRADIENT_GROUPS, DeviceConfig, Groups
 from common.config.faults import FaultConfig
 from common.config.record import EnergyConfig, RecordConfig
 from common.config.strategy import PartsConfig, StrategyConfig
-from common.config.training import DataConfig, ModelConfig, OptimizerConfig, ScheduleConfig, TrainingConfig
+from common.config.training import DataConfig, ModelConfig, OneDNN, OptimizerConfig, ScheduleConfig, TrainingConfig
 
 __all__ = [
     "GRADIENT_GROUPS",
@@ -26,6 +26,7 @@ __all__ = [
     "FaultConfig",
     "Groups",
     "ModelConfig",
+    "OneDNN",
     "OptimizerConfig",
     "PartsConfig",
     "RecordConfig",
@@ -33,6 +34,7 @@ __all__ = [
     "Straggler",
     "StrategyConfig",
     "TrainingConfig",
+    "add_onednn_option",
     "changed_settings",
     "completed",
     "config_from_dict",
