@@ -45,8 +45,11 @@ def init(settings: Config | UserError | None = None) -> Communicator:
     return replace(comm, allgather=allgather)
 
 
-def pin_device(config: DeviceConfig, comm: Communicator, *, onednn: str = "on") -> tuple[str, int]:
+def pin_device(config: DeviceConfig, comm: Communicator, *, onednn: str | None = None) -> tuple[str, int]:
     """Give this rank its own GPU, or its share of the cores; return the device and the number of threads.
+
+    Args:
+        onednn: whether it computes, as `--onednn`; None: nothing is computed.
 
     Raises:
         UserError: a GPU is asked for and there is none for every rank of a host, or oneDNN is not as asked for, or
@@ -58,7 +61,8 @@ def pin_device(config: DeviceConfig, comm: Communicator, *, onednn: str = "on") 
     # TensorFlow reads all of this only once, before its first operation: also before the first sum over ranks.
     with comm.propagate_errors("pinning the device"):
         keep_freed_memory()
-        use_onednn(onednn)
+        if onednn is not None:
+            use_onednn(onednn)
         tf.config.threading.set_intra_op_parallelism_threads(threads)
         tf.config.threading.set_inter_op_parallelism_threads(threads)
         tf.config.experimental.enable_tensor_float_32_execution(config.tf32)

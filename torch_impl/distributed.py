@@ -30,8 +30,11 @@ def init(settings: Config | UserError | None = None) -> Communicator:
     return join_ranks(hvd, settings)
 
 
-def pin_device(config: DeviceConfig, comm: Communicator, *, onednn: str = "on") -> tuple[torch.device, int]:
+def pin_device(config: DeviceConfig, comm: Communicator, *, onednn: str | None = None) -> tuple[torch.device, int]:
     """Give this rank its own GPU, or its share of the cores; return the device and the number of threads.
+
+    Args:
+        onednn: whether it computes, as `--onednn`; None: nothing is computed.
 
     Raises:
         UserError: a GPU is asked for and there is none for every rank of a host, or oneDNN is not as asked for;
@@ -41,7 +44,8 @@ def pin_device(config: DeviceConfig, comm: Communicator, *, onednn: str = "on") 
     with comm.propagate_errors("pinning the device"):
         keep_freed_memory()
         torch.set_num_threads(threads)
-        use_onednn(onednn)
+        if onednn is not None:
+            use_onednn(onednn)
         cudnn: Any = torch.backends.cudnn  # PyTorch's types lack `conv`
         torch.backends.cuda.matmul.fp32_precision = cudnn.conv.fp32_precision = "tf32" if config.tf32 else "ieee"
         cudnn.benchmark, cudnn.deterministic = config.cudnn_benchmark, not config.cudnn_benchmark
