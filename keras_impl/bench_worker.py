@@ -37,6 +37,7 @@ from keras_impl.data import ShardedData
 from keras_impl.exchange_meter import ExchangeMeter
 from keras_impl.loop import Trainer
 from keras_impl.models import build_model
+from keras_impl.onednn import onednn_is_on
 from keras_impl.optimizers import build_optimizer
 from keras_impl.state import TrainingState
 
@@ -46,8 +47,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     settings = read_settings(arguments)
     # Horovod's thread would take part in every message of MPI, and hold up a bare one.
     comm = join_mpi() if "np2_mpi" in settings.contestants else distributed.init()
-    device, _ = distributed.pin_device(DeviceConfig(threads=settings.threads), comm)
-    measure(settings, comm=comm, build=partial(build_contestant, device=device))
+    device, _ = distributed.pin_device(DeviceConfig(threads=settings.threads), comm, onednn=settings.onednn)
+    measure(settings, comm=comm, build=partial(build_contestant, device=device), onednn=onednn_is_on())
     return 0
 
 

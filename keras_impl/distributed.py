@@ -15,13 +15,13 @@ from common.config import Config, DeviceConfig
 from common.distributed.communicator import Communicator
 from common.distributed.core_sharing import threads_per_rank
 from common.distributed.mpi import join_ranks
-from common.distributed.pinning import check_onednn, check_own_gpu, choose_gpu
+from common.distributed.pinning import check_own_gpu, choose_gpu
 from common.errors import UserError
 from common.utils.freed_memory import keep_freed_memory
 from keras_impl.distributed_optimizer import DistributedOptimizer
 from keras_impl.exchange_meter import ExchangeMeter
 from keras_impl.gradient_exchange import GradientExchange
-from keras_impl.onednn import onednn_is_on
+from keras_impl.onednn import use_onednn
 from keras_impl.state import TrainingState
 from keras_impl.weights import weight_maps
 
@@ -45,8 +45,11 @@ def init(settings: Config | UserError | None = None) -> Communicator:
     return replace(comm, allgather=allgather)
 
 
-def pin_device(config: DeviceConfig, comm: Communicator, *, onednn: str = "auto") -> tuple[str, int]:
+def pin_device(config: DeviceConfig, comm: Communicator, *, onednn: str | None = None) -> tuple[str, int]:
     """Give this rank its own GPU, or its share of the cores; return the device and the number of threads.
+
+    Args:
+        onednn: whether it computes, as `--onednn`; None: nothing is computed.
 
     Raises:
         UserError: a GPU is asked for and there is none for every rank of a host, or oneDNN is not as asked for, or
@@ -58,7 +61,8 @@ def pin_device(config: DeviceConfig, comm: Communicator, *, onednn: str = "auto"
     # TensorFlow reads all of this only once, before its first operation: also before the first sum over ranks.
     with comm.propagate_errors("pinning the device"):
         keep_freed_memory()
-        check_onednn(onednn, is_on=onednn_is_on())
+        if onednn is not None:
+            use_onednn(onednn)
         tf.config.threading.set_intra_op_parallelism_threads(threads)
         tf.config.threading.set_inter_op_parallelism_threads(threads)
         tf.config.experimental.enable_tensor_float_32_execution(config.tf32)

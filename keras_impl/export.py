@@ -17,6 +17,7 @@ from common.trained.trained_model import TrainedModel
 from common.training.entry_point import program_name
 from keras_impl.batch_norm import BatchNormalization
 from keras_impl.models import build_model
+from keras_impl.onednn import use_onednn
 from keras_impl.weights import load_weights
 
 
@@ -27,6 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def write_model(trained: TrainedModel, file: Path) -> None:
     """Write the model: images are (batch, height, width, channels)."""
+    use_onednn(trained.config.model.onednn)
     keras.config.set_floatx(trained.config.model.dtype)
     ours = build_model(trained.spec, trained.config.model)
     load_weights(ours, trained.weights, spec=trained.spec)

@@ -1,5 +1,5 @@
 """Imports TensorFlow without the start-up lines that it prints whatever TF_CPP_MIN_LOG_LEVEL says, and without what no
-trainer uses.
+trainer uses, and with oneDNN on or off as `--onednn` says.
 
     import keras_impl.quiet_tensorflow  # isort: skip  # noqa: F401
 
@@ -12,6 +12,8 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+
+from keras_impl.onednn import onednn_as_asked_for
 
 # Of TensorFlow 2.21 on a CPU, as extended regular expressions of grep.
 KNOWN = (
@@ -61,5 +63,5 @@ def without_known_lines() -> Iterator[None]:
 
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # for the lines that it does silence, later ones too
-with without_known_lines(), not_installed(UNUSED):
+with onednn_as_asked_for(), without_known_lines(), not_installed(UNUSED):
     import tensorflow  # noqa: F401

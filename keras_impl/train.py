@@ -12,8 +12,7 @@ from collections.abc import Sequence
 
 import keras_impl  # isort: skip - switches to the environment that has TensorFlow
 import common.watchdog.startup  # isort: skip  # noqa: F401 - before the framework, whose import is watched
-import keras_impl.onednn  # isort: skip - TensorFlow with oneDNN as `--onednn` says
-import keras_impl.quiet_tensorflow  # isort: skip  # noqa: F401 - before Keras: TensorFlow without its start-up lines
+import keras_impl.quiet_tensorflow  # isort: skip  # noqa: F401 - before Keras: TensorFlow as `--onednn` says
 
 from common.config import Config
 from common.distributed.communicator import Communicator
@@ -26,7 +25,7 @@ from keras_impl import distributed
 from keras_impl.data import NOT_PINNED, ShardedData
 from keras_impl.elastic import elastic_hooks
 from keras_impl.models import build_model, set_precision_and_layout
-from keras_impl.onednn import say_without_onednn
+from keras_impl.onednn import onednn_is_on
 from keras_impl.optimizers import build_optimizer
 from keras_impl.profiled import ProfiledTrainer
 from keras_impl.speed import trial_trainer
@@ -53,8 +52,9 @@ def train(config: Config, comm: Communicator, session: Session) -> None:
         config, comm=comm, device=device, build=trial_trainer, first_size=session.first_size(config)
     )
     gpu = distributed.gpu_model(device)
-    checkpoint = session.start(setup, device=device, gpu=gpu, threads=threads, pinned_memory=NOT_PINNED)
-    say_without_onednn(session.console, asked=config.model.onednn, device=device)
+    checkpoint = session.start(
+        setup, device=device, gpu=gpu, threads=threads, onednn=onednn_is_on(), pinned_memory=NOT_PINNED
+    )
     start = checkpoint or Checkpoint(0, 0, {}, {})
     strategy = build_strategy(setup, comm=comm, step=start.step, folder=session.recorder.folder)
     # Horovod 3/7 - shard: each rank reads its own part of every global batch.

@@ -7,6 +7,7 @@ import itertools
 import sys
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch_impl  # isort: skip  # noqa: F401 - before PyTorch: switches to the environment that has it
@@ -26,6 +27,7 @@ from common.checks.bench_turns import (
     trainer_epochs,
     with_steps,
 )
+from common.config import DeviceConfig
 from common.distributed.communicator import Communicator
 from common.distributed.mpi import join_mpi
 from common.measurement.timing import Phases
@@ -35,6 +37,7 @@ from torch_impl import distributed, native
 from torch_impl.data import Batches, ShardedData
 from torch_impl.loop import Trainer
 from torch_impl.models import build_model
+from torch_impl.onednn import onednn_is_on
 from torch_impl.optimizers import build_optimizer
 from torch_impl.state import TrainingState
 
@@ -46,14 +49,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     comm = join_mpi() if "np2_mpi" in settings.contestants else distributed.init()
     if "np2_ddp" in settings.contestants:
         native.join_ranks(comm, backend="gloo")
-    measure(settings, comm=comm, build=build_contestant)
+    device, _ = distributed.pin_device(DeviceConfig(threads=settings.threads), comm, onednn=settings.onednn)
+    measure(settings, comm=comm, build=partial(build_contestant, device=device), onednn=onednn_is_on())
     return 0
 
 
-def build_contestant(name: str, setup: RunSetup, comm: Communicator, times: ExchangeTimes) -> Train:
+def build_contestant(
+    name: str, setup: RunSetup, comm: Communicator, times: ExchangeTimes, *, device: torch.device
+) -> Train:
     """Return what trains an epoch of so many steps on this rank."""
     setup, rates = setup_of(name, setup), constant_rates(setup)
-    device, _ = distributed.pin_device(setup.config.device, comm)
     model = build_model(setup.spec, setup.config.model).to(device)
     optimizer = build_optimizer(model, setup.config, learning_rates=rates)
     state = TrainingState(model, optimizer, spec=setup.spec, config=setup.config)

@@ -14,9 +14,10 @@ from common.distributed.communicator import Communicator
 from common.distributed.core_sharing import threads_per_rank
 from common.distributed.exchange_meter import ExchangeMeter
 from common.distributed.mpi import join_ranks
-from common.distributed.pinning import check_onednn, check_own_gpu, choose_gpu
+from common.distributed.pinning import check_own_gpu, choose_gpu
 from common.errors import UserError
 from common.utils.freed_memory import keep_freed_memory
+from torch_impl.onednn import use_onednn
 from torch_impl.state import TrainingState
 
 
@@ -29,8 +30,11 @@ def init(settings: Config | UserError | None = None) -> Communicator:
     return join_ranks(hvd, settings)
 
 
-def pin_device(config: DeviceConfig, comm: Communicator, *, onednn: str = "auto") -> tuple[torch.device, int]:
+def pin_device(config: DeviceConfig, comm: Communicator, *, onednn: str | None = None) -> tuple[torch.device, int]:
     """Give this rank its own GPU, or its share of the cores; return the device and the number of threads.
+
+    Args:
+        onednn: whether it computes, as `--onednn`; None: nothing is computed.
 
     Raises:
         UserError: a GPU is asked for and there is none for every rank of a host, or oneDNN is not as asked for;
@@ -40,9 +44,8 @@ def pin_device(config: DeviceConfig, comm: Communicator, *, onednn: str = "auto"
     with comm.propagate_errors("pinning the device"):
         keep_freed_memory()
         torch.set_num_threads(threads)
-        mkldnn: Any = torch.backends.mkldnn  # oneDNN's earlier name
-        mkldnn.enabled = onednn != "off"
-        check_onednn(onednn, is_on=mkldnn.enabled and mkldnn.is_available())
+        if onednn is not None:
+            use_onednn(onednn)
         cudnn: Any = torch.backends.cudnn  # PyTorch's types lack `conv`
         torch.backends.cuda.matmul.fp32_precision = cudnn.conv.fp32_precision = "tf32" if config.tf32 else "ieee"
         cudnn.benchmark, cudnn.deterministic = config.cudnn_benchmark, not config.cudnn_benchmark

@@ -35,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the program; return its exit code."""
     settings = read_worker_settings(arguments)
     comm = distributed.init()
-    distributed.pin_device(DeviceConfig(device="cpu", threads=1), comm)
+    distributed.pin_device(DeviceConfig(device="cpu", threads=1), comm, onednn=settings.onednn)
     return do_jobs(settings, comm=comm, build_twin=Twin, outputs=outputs, leads=True)
 
 

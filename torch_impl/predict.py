@@ -14,6 +14,7 @@ import torch
 from common.trained.prediction import Classifier, TrainedModel, run_prediction
 from common.training.entry_point import program_name
 from torch_impl.models import build_model
+from torch_impl.onednn import use_onednn
 from torch_impl.weights import load_weights
 
 
@@ -24,6 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def build_classifier(trained: TrainedModel) -> Classifier:
     """Return a function from images (batch, height, width, channels) to linear outputs (batch, outputs)."""
+    use_onednn(trained.config.model.onednn)
     model = build_model(trained.spec, trained.config.model)
     load_weights(model, trained.weights, spec=trained.spec)
     model.eval()

@@ -24,6 +24,7 @@ from torch_impl import distributed
 from torch_impl.data import ShardedData
 from torch_impl.elastic import elastic_hooks
 from torch_impl.models import build_model
+from torch_impl.onednn import onednn_is_on
 from torch_impl.optimizers import build_optimizer
 from torch_impl.profiled import ProfiledTrainer
 from torch_impl.speed import trial_trainer
@@ -50,7 +51,7 @@ def train(config: Config, comm: Communicator, session: Session) -> None:
         config, comm=comm, device=device, build=trial_trainer, first_size=session.first_size(config)
     )
     gpu = distributed.gpu_model(device)
-    checkpoint = session.start(setup, device=str(device), gpu=gpu, threads=threads)
+    checkpoint = session.start(setup, device=str(device), gpu=gpu, threads=threads, onednn=onednn_is_on())
     start = checkpoint or Checkpoint(0, 0, {}, {})
     strategy = build_strategy(setup, comm=comm, step=start.step, folder=session.recorder.folder)
     # Horovod 3/7 - shard: each rank reads its own part of every global batch.

@@ -13,6 +13,7 @@ from analysis.output.plots import IDEAL, Row, figure_of_rows, framework_style, n
 from analysis.output.tables import Cell, Table, shown_interval
 from analysis.questions.bench_goals import CORES, goals_of, goals_table, outcomes
 from analysis.questions.bench_ratios import FLOOR, SpeedRatio, floors_of, speed_ratios
+from analysis.runs.labels import onednn_words
 from analysis.stats.inference import median_interval
 from common.checks.bench_record import APART, COMMAND, BenchRecord, shown_value
 from common.checks.result_file import read_result
@@ -58,10 +59,10 @@ def find(record: BenchRecord) -> Finding:
         answer=brief(answers) if answers else f"{len(ratios)} ratios were measured.",
         tables=[*([goals_table(goals)] if goals else []), _table(ratios), *_exchanges(ratios), *_steps(ratios)],
         plots=[_plot(speeds)] if speeds else [],
-        flags=[f"other programs may have used the machine: its load average was {record.load_average_before[0]:.2f} "
-               f"before, on {environment.cores} cores"] if record.busy else [],
+        flags=_flags(record),
         notes=[
-            f"{environment.machine}, {counted(record.threads_per_rank, 'thread')} per rank; "
+            f"{environment.machine}, {counted(record.threads_per_rank, 'thread')} per rank, oneDNN "
+            f"{onednn_words(record.onednn, record.onednn_in_force)}; "
             f"{counted(rounds, 'pair')} of turns of {seconds:g} s; a ratio is that of the speeds of the two turns of a "
             f"pair; of commands, that of their seconds or memory{_other_versions(record)}",
             "95 % interval of the median: between two order statistics; it takes at least 6 pairs (--rounds 6)",
@@ -74,6 +75,20 @@ def find(record: BenchRecord) -> Finding:
             "ranks; other: hooks, copies, and what training loses beside an exchange",
         ],
     )  # fmt: skip
+
+
+def _flags(record: BenchRecord) -> list[str]:
+    flags = []
+    if record.busy:
+        flags.append(
+            f"other programs may have used the machine: its load average was {record.load_average_before[0]:.2f} "
+            f"before, on {record.environment.cores} cores"
+        )
+    if record.onednn_in_force == "on and off":
+        flags.append(
+            "oneDNN computed on some ranks only, or in one framework only: its speeds do not compare with the others"
+        )
+    return flags
 
 
 def _other_versions(record: BenchRecord) -> str:

@@ -16,7 +16,7 @@ from analysis.runs.cells import Cell, cells_of
 from analysis.runs.labels import framework_label
 from analysis.runs.settings import SERIES
 from analysis.runs.table import Selection, runs_to
-from analysis.runs.validity import flags_of, many_comparisons, pair_flags
+from analysis.runs.validity import flags_of, many_comparisons, pair_flags, unlike_flags
 from analysis.stats.inference import (
     Effect,
     Equivalence,
@@ -43,6 +43,7 @@ class Match:
     accuracy: Effect | None
     equivalence: Equivalence
     flags: list[str]
+    is_unlike: bool  # not shown to be the same experiment
 
     @property
     def faster(self) -> str | None:
@@ -121,12 +122,13 @@ def find(selection: Selection, *, margin: float = MARGIN, target: float | None =
 def pairs_of(cells: Sequence[Cell]) -> tuple[list[tuple[Cell, Cell]], list[Cell]]:
     """Return pairs of cells, PyTorch's first, and the cells that have none.
 
-    Cells of equal settings first; then those of the same model, data set and np that are left alone with each other.
+    Cells of equal settings first; then those that differ in whether oneDNN, asked for alike, was in force; then those
+    of the same model, data set and np that are left alone with each other.
     """
     places = {BASE: 0, OTHER: 1}
     alone = sorted(cells, key=lambda cell: places.get(cell.framework, len(places)))
     pairs: list[tuple[Cell, Cell]] = []
-    for key in (_all_settings, _place):
+    for key in (_all_settings, _but_onednn, _place):
         groups: dict[Hashable, list[Cell]] = defaultdict(list)
         for cell in alone:
             if cell.framework in places:
@@ -146,8 +148,12 @@ def tuned_notes(pairs: Sequence[tuple[Cell, Cell]]) -> list[str]:
     return ["tuned: each framework has the settings of speed that `launch tune` found best for it"]
 
 
-def _all_settings(cell: Cell) -> Hashable:
+def _all_settings(cell: Cell) -> tuple[tuple[str, Hashable], ...]:
     return tuple((name, value) for name, value in cell.asked.items() if name not in ("framework", SERIES))
+
+
+def _but_onednn(cell: Cell) -> Hashable:
+    return tuple(item for item in _all_settings(cell) if item[0] != "onednn in force")
 
 
 def _place(cell: Cell) -> Hashable:
@@ -165,6 +171,7 @@ def _match(base: Cell, other: Cell, *, margin: float) -> Match:
         accuracy=difference(*accuracies),
         equivalence=equivalence(*accuracies, margin=margin),
         flags=pair_flags(base, other),
+        is_unlike=bool(unlike_flags(base, other)),
     )
 
 
@@ -172,7 +179,7 @@ def _answer(matches: Sequence[Match], *, margin: float) -> str:
     if not matches:
         return "No model was trained in both frameworks: there is nothing to compare."
     words = [_times(matches), _accuracies(matches, margin=margin)]
-    if unlike := sum(bool(one.flags) for one in matches):
+    if unlike := sum(one.is_unlike for one in matches):
         those = f"In {unlike} of them the two" if len(matches) > 1 else "The two"
         words.append(f"{those} are not shown to be the same experiment: see the flags.")
     return " ".join(words)

@@ -98,7 +98,8 @@ def compared(cells: Sequence[Cell]) -> tuple[Cell, list[Trial]]:
     Raises:
         UserError: there is not one such cell, or others differ from it in more than their speed.
     """
-    plain = [cell for cell in cells if not _changed(cell) and not cell.is_tuned]
+    defaults = _defaults(cells)
+    plain = [cell for cell in cells if not _changed(cell, defaults) and not cell.is_tuned]
     tasks = {tuple(cell.settings.get(name) for name in ("framework", "model", "data set", "np")) for cell in cells}
     if len(plain) != 1 or len(tasks) != 1:
         raise UserError(
@@ -107,7 +108,7 @@ def compared(cells: Sequence[Cell]) -> tuple[Cell, list[Trial]]:
         )
     seconds = plain[0].seconds("training_seconds")
     trials = [
-        Trial(cell, _changed(cell), ratio(cell.seconds("training_seconds"), seconds))
+        Trial(cell, _changed(cell, defaults), ratio(cell.seconds("training_seconds"), seconds))
         for cell in cells
         if cell is not plain[0]
     ]
@@ -148,11 +149,18 @@ def recipe_text(default: Cell, trials: Sequence[Trial], chosen: Mapping[str, Any
     return "\n".join(["\n".join([*lines, ""]), *parts])
 
 
-def _changed(cell: Cell) -> dict[str, Any]:
+def _defaults(cells: Sequence[Cell]) -> dict[str, Any]:
+    """Return the default of each setting of speed when these runs were made."""
+    values = {name: _DEFAULTS[subject][name] for name, subject in SPEED_SETTINGS.items()}
+    # `tune` never tries it: it was the default.
+    return values | ({"onednn": "framework"} if any(cell.first.onednn == "framework" for cell in cells) else {})
+
+
+def _changed(cell: Cell, defaults: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of speed that are no defaults."""
     config = cell.first.config or Config()
     values = {name: getattr(getattr(config, subject), name) for name, subject in SPEED_SETTINGS.items()}
-    return {name: value for name, value in values.items() if value != _DEFAULTS[SPEED_SETTINGS[name]][name]}
+    return {name: value for name, value in values.items() if value != defaults[name]}
 
 
 def _result(trial: Trial) -> str:

@@ -13,6 +13,8 @@ from typing import Any
 from analysis.output.finding import Finding, add_show_options, show
 from analysis.output.options import add_parser
 from analysis.output.tables import Cell, Table, in_figures
+from analysis.runs.labels import onednn_in_force
+from analysis.runs.sameness import onednn_differs
 from analysis.stats.proportions import accuracy_difference
 from common.checks.result_file import read_result
 from common.checks.verify_record import VERIFY_FILE, VerifyRecord, WholeRun, whole_run
@@ -158,7 +160,9 @@ def stack_changes(first: WholeRun, second: WholeRun) -> list[tuple[str, object, 
         }
         for one in (first, second)
     ]
-    return [(name, sides[0][name], sides[1][name]) for name in sides[0] if sides[0][name] != sides[1][name]]
+    changes = [(name, sides[0][name], sides[1][name]) for name in sides[0] if sides[0][name] != sides[1][name]]
+    then, now = (onednn_in_force(one.run.record) for one in (first, second))
+    return changes if None in (then, now) or then == now else [*changes, ("oneDNN in force", then, now)]
 
 
 def _shown(value: object) -> Cell:
@@ -231,6 +235,7 @@ def _epoch_seconds(run: Run) -> float | None:
 def _why_time_is_not_judged(first: WholeRun, second: WholeRun, *, shortest: float) -> list[str]:
     reasons = {
         "another processor": first.environment.processor != second.environment.processor,
+        "oneDNN computed one of them only, or may have": bool(onednn_differs(first.run.record, second.run.record)),
         "another site": first.run.record.site != second.run.record.site,
         "a profiled run": first.config.record.profile,
         "a metered run": first.config.energy.energy,

@@ -12,7 +12,7 @@ from statistics import median
 import numpy as np
 import pandas as pd
 
-from analysis.runs.labels import STRATEGY_SETTINGS, framework_label, strategy_label
+from analysis.runs.labels import AS_INSTALLED, NOT_RECORDED, STRATEGY_SETTINGS, framework_label, strategy_label
 from analysis.runs.settings import SERIES, SETTING_COLUMNS, TUNED
 from analysis.runs.table import RunRow, once_per_frame, runs_in
 from common.config import SPEED_SETTINGS
@@ -22,7 +22,8 @@ from common.run_folder.environment import Environment, stack_of
 _CORE = ("framework", "model", "data set", "np")
 # Settings whose values need no name.
 _BY_VALUE = ("device", "site", "origin", "machine", "data", "launcher", "tuning", TUNED, SERIES)
-_MISSING = "not recorded"
+_IN_FORCE = "onednn in force"
+_ONEDNN = ("onednn", _IN_FORCE)
 Settings = dict[str, Hashable]  # by their names in words, such as "learning rate"
 Quantity = str | Callable[[RunRow], float]  # a column of the table of runs, or a function of a row
 
@@ -59,7 +60,7 @@ class Cell:
     @property
     def asked(self) -> Settings:
         """Its settings without those of speed, if it is tuned: each framework has its own."""
-        speed = [name.replace("_", " ") for name in SPEED_SETTINGS] if self.is_tuned else []
+        speed = [*(name.replace("_", " ") for name in SPEED_SETTINGS), _IN_FORCE] if self.is_tuned else []
         return {name: value for name, value in self.settings.items() if name not in speed}
 
     @property
@@ -197,8 +198,9 @@ def with_words(cells: Sequence[Cell]) -> list[Cell]:
 def _told_apart(cell: Cell, alike: Sequence[Cell]) -> Cell:
     """Return a cell whose words also say what it lacks and what it is tuned to, where nothing else keeps it apart."""
     recorded = dict.fromkeys(name for one in alike for name in one.settings)
-    gaps = [f"{name} {_MISSING}" for name in recorded if name not in cell.settings]
+    gaps = [f"{name} {NOT_RECORDED}" for name in recorded if name not in cell.settings]
     varying = _varying([one.settings for one in alike]) if cell.is_tuned else []
+    varying += [_IN_FORCE] if len({one.settings.get(_IN_FORCE) for one in alike}) > 1 else []
     tuned_to = [_word(name, cell.settings[name]) for name in varying if name in cell.settings]
     return replace(cell, words=", ".join(part for part in (*gaps, cell.words, *tuned_to) if part))
 
@@ -210,7 +212,12 @@ def _core(cell: Cell) -> Hashable:
 def _varying(settings: Sequence[Settings]) -> list[str]:
     names = sorted({name: None for one in settings for name in one}, key=lambda name: name == "origin")
     # Settings that a source does not have at all, as published results, are no difference: the origin shows them.
-    return [name for name in names if name not in _CORE and len({one[name] for one in settings if name in one}) > 1]
+    # What was in force follows from oneDNN's setting, the framework and the machine.
+    return [
+        name
+        for name in names
+        if name not in (*_CORE, _IN_FORCE) and len({one[name] for one in settings if name in one}) > 1
+    ]
 
 
 def _words(cell: Cell, names: Sequence[str]) -> str:
@@ -228,16 +235,21 @@ def _word(name: str, value: Hashable) -> str:
         return f"no {name}"
     if value is True:
         return name
+    if (name, value) == ("onednn", "framework"):
+        return f"{name} {AS_INSTALLED}"
     return str(value) if name in _BY_VALUE else f"{name} {value}"
 
 
 def differing(first: Cell, second: Cell) -> list[str]:
-    """Return, in words, the settings that differ, the framework aside; where it is tuned, its settings of speed too."""
+    """Return, in words, the settings that differ, the framework aside; where it is tuned, its settings of speed too.
+
+    Nor oneDNN, which makes no other experiment.
+    """
     each_its_own = first.framework != second.framework and first.is_tuned and second.is_tuned
     sides = [cell.asked if each_its_own else cell.settings for cell in (first, second)]
-    values = {name: [side.get(name, _MISSING) for side in sides] for name in dict.fromkeys((*sides[0], *sides[1]))}
+    values = {name: [side.get(name, NOT_RECORDED) for side in sides] for name in dict.fromkeys((*sides[0], *sides[1]))}
     return [
         f"{name}: {one} and {other}"
         for name, (one, other) in values.items()
-        if name not in ("framework", SERIES) and one != other
+        if name not in ("framework", SERIES, *_ONEDNN) and one != other
     ]

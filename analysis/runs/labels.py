@@ -3,7 +3,7 @@
 from dataclasses import fields
 
 from common.config import BalanceConfig, Config, DeviceConfig, PartsConfig, StrategyConfig
-from common.run_folder.records import NotRecorded, RunRecord
+from common.run_folder.records import NotRecorded, RunRecord, World
 
 # Subject and field of the settings that say how ranks share the work of a batch.
 _OPTIONS = [
@@ -14,6 +14,8 @@ _OPTIONS = [
 ]
 # Settings that `strategy_label` puts into words.
 STRATEGY_SETTINGS = ("strategy", *(option.name.replace("_", " ") for _, option in _OPTIONS))
+NOT_RECORDED = "not recorded"
+AS_INSTALLED = "as installed"  # with `--onednn framework`
 FRAMEWORK_LABELS = {"torch": "PyTorch", "keras": "Keras"}
 
 
@@ -41,3 +43,24 @@ def strategy_label(config: Config | NotRecorded) -> str:
 def tuning_words(record: RunRecord) -> str | None:
     """Return the tuning variables that are not a run's own, as "HOROVOD_CYCLE_TIME 5"; None without any."""
     return ", ".join(f"{name} {value}" for name, value in record.tuning.items()) or None
+
+
+def onednn_in_force(record: RunRecord) -> str | None:
+    """Return whether oneDNN computed: on, off, "on and off" of different ranks, or on GPUs not applicable.
+
+    None: it is not recorded.
+    """
+    world = record.world
+    if not isinstance(world, World) or not world.devices:
+        return None
+    if all(device != "cpu" for device in world.devices):
+        return "not applicable"
+    if world.onednn is None:
+        return None
+    return " and ".join(sorted({state for state in world.onednn if state is not None}, reverse=True))
+
+
+def onednn_words(asked: str, in_force: str | None) -> str:
+    """Return what was asked of oneDNN and what was in force, as "on" or "as installed (in force: off)"."""
+    shown = AS_INSTALLED if asked == "framework" else asked
+    return shown if asked == in_force else f"{shown} (in force: {in_force or NOT_RECORDED})"

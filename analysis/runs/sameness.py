@@ -1,8 +1,9 @@
 """Whether two runs were the same experiment: first weights, order of the samples, and the settings that matter."""
 
-from analysis.runs.labels import tuning_words
+from analysis.runs.labels import onednn_in_force, onednn_words, tuning_words
 from common.config import Config, defined_settings
 from common.model.specs import BatchNorm, Dropout, model_spec
+from common.run_folder.environment import Environment
 from common.run_folder.records import DataRecord, NotRecorded, Run, RunRecord, World
 
 # Subject -> settings that define an experiment.
@@ -28,6 +29,28 @@ def why_not_the_same(first: Run, second: Run) -> list[str]:
         *_not_as_many_at_once(first, second),
         *_tuned_otherwise(first, second),
     ]
+
+
+def onednn_differs(first: RunRecord, second: RunRecord) -> list[str]:
+    """Return why the times of two runs do not compare, of which oneDNN computed one only, or may have.
+
+    That does not make them other experiments: it changes the last bits.
+    """
+    configs = [record.config for record in (first, second) if isinstance(record.config, Config)]
+    if len(configs) < 2:
+        return []
+    asked = [config.model.onednn for config in configs]
+    in_force = [onednn_in_force(record) for record in (first, second)]
+    compare = in_force[0] == in_force[1]
+    if None in in_force:
+        alike = (first.framework, _processor(first)) == (second.framework, _processor(second))
+        compare = asked[0] == asked[1] and (alike or asked[0] != "framework")
+    words = " and ".join(onednn_words(*one) for one in zip(asked, in_force, strict=True))
+    return [] if compare else [f"oneDNN: {words}: the times do not compare"]
+
+
+def _processor(record: RunRecord) -> str | None:
+    return record.environment.processor if isinstance(record.environment, Environment) else None
 
 
 def unlike_by_nature(first: RunRecord, second: RunRecord) -> list[str]:

@@ -5,11 +5,12 @@ from collections.abc import Hashable
 from operator import attrgetter
 from pathlib import Path
 
-from analysis.runs.labels import tuning_words
+from analysis.runs.labels import onednn_in_force, tuning_words
 from common.config import Config, defined_settings
 from common.run_folder.environment import Environment
 from common.run_folder.records import DataRecord, ModelRecord, NotRecorded, RunRecord, World
 
+ONEDNN_IN_FORCE = "onednn_in_force"  # column: whether oneDNN computed, which `--onednn framework` leaves open
 TUNED = "tuned"  # column and value: of runs with the settings of speed that `launch tune` found
 SERIES = "series"  # of imported runs: keeps their cells apart, and is no difference between experiments
 UNKNOWN = "unknown"
@@ -27,8 +28,8 @@ _values_of = attrgetter(*_OF_CONFIG.values())
 # Every column of settings, in the order in which labels name them.
 SETTING_COLUMNS = (
     "framework", "model", "data_set", "np", "site", "device", "image_size", "global_batch", "hosts", "controller",
-    "at_once", "threads", "tuning", "samples", "mean_of_pixels", "data", "machine", *_OF_CONFIG, SERIES,
-    "published_in", "origin",
+    "at_once", "threads", "tuning", "samples", "mean_of_pixels", "data", "machine", *_OF_CONFIG, ONEDNN_IN_FORCE,
+    SERIES, "published_in", "origin",
 )  # fmt: skip
 
 
@@ -46,6 +47,8 @@ def settings_of(folder: Path, record: RunRecord) -> dict[str, Hashable]:
     settings |= _of_ranks(record.world)
     settings |= _of_data(record.data)
     settings["tuning"] = tuning_words(record)
+    if (in_force := onednn_in_force(record)) is not None:
+        settings[ONEDNN_IN_FORCE] = in_force
     document = folder.parent.name if folder.parts[0] == PUBLISHED_FOLDER else None
     if isinstance(record.data, NotRecorded) and document is None:  # data not recorded for another reason are other data
         settings["data"] = record.data.not_recorded

@@ -7,7 +7,8 @@ from collections.abc import Hashable, Iterable, Sequence
 import numpy as np
 
 from analysis.runs.cells import Cell, differing
-from analysis.runs.sameness import HASHES
+from analysis.runs.labels import onednn_in_force
+from analysis.runs.sameness import HASHES, onednn_differs
 from analysis.runs.table import RunRow, images_trained
 from common.distributed.console import counted
 from common.measurement.energy import EnergyRecord
@@ -68,6 +69,7 @@ def _machine(run: RunRow) -> list[str]:
             f"cores are oversubscribed: {world.size} ranks x {threads} threads on {world.cores} cores; its times are "
             "left out"
         )
+    flags += _onednn(run)
     if run.config and run.config.device.share_gpu:
         flags.append("its ranks shared GPUs (--share-gpu): its times are left out")
     if run.config and run.config.balance.slow and not run.config.balance.slow_is_subject:
@@ -82,6 +84,15 @@ def _machine(run: RunRow) -> list[str]:
         if isolation.throttled_cores:
             flags.append(f"cores were throttled {isolation.throttled_cores} times")
     return flags
+
+
+def _onednn(run: RunRow) -> list[str]:
+    in_force = onednn_in_force(run.record)
+    if in_force == "on and off":
+        return ["oneDNN computed on some ranks only: the others are slower, and all wait for them"]
+    if run.config and run.config.model.onednn == "on" and in_force == "off":
+        return ["its framework was built without oneDNN (--onednn on)"]
+    return []
 
 
 def cell_flags(cell: Cell) -> list[str]:
@@ -131,6 +142,21 @@ def objections(first: Cell, second: Cell) -> list[str]:
 
 
 def pair_flags(first: Cell, second: Cell) -> list[str]:
+    """Return why two cells are not the same experiment, and why their times do not compare if they are."""
+    return [*unlike_flags(first, second), *_onednn_flags(first, second)]
+
+
+def _onednn_flags(first: Cell, second: Cell) -> list[str]:
+    """Return why times do not compare: oneDNN. Of tuned cells each has what is best for it."""
+    if (first.is_tuned and second.is_tuned) or first.is_published or second.is_published:
+        return []
+    return [
+        f"{first.name} against {second.name}: {words}"
+        for words in onednn_differs(first.first.record, second.first.record)
+    ]
+
+
+def unlike_flags(first: Cell, second: Cell) -> list[str]:
     """Return why two cells are not the same experiment: settings, amount of work, first weights, order of samples."""
     label = f"{first.name} against {second.name}"
     flags = [f"{label}: {words}" for words in objections(first, second)]

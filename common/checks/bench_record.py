@@ -69,7 +69,8 @@ class MeasuredStart:
     Attributes:
         start: its name on the command line.
         load_average_before: over 1, 5 and 15 minutes.
-        environment: of rank 0 (of commands, its `source_revision` alone), with the controller and the threads per rank.
+        environment: of rank 0 (of commands, its `source_revision` alone), with the controller, the threads per rank
+            and `onednn`: on or off, of each rank.
     """
 
     framework: str
@@ -97,6 +98,17 @@ class BenchRecord:
     def busy(self) -> bool:
         """Whether other programs kept the machine busy when the benchmark started."""
         return self.load_average_before[0] > BUSY_SHARE * self.environment.cores
+
+    @property
+    def onednn(self) -> str:
+        """What was asked of it, as of the trainers; before it could be asked for, the framework decided."""
+        return str(self.settings.get("onednn", "framework"))
+
+    @property
+    def onednn_in_force(self) -> str | None:
+        """Whether it computed: on, off, or "on and off" of different ranks or frameworks; None: it is not recorded."""
+        states = {state for start in self.starts for state in start.environment.get("onednn", ())}
+        return " and ".join(sorted(states, reverse=True)) or None
 
 
 def shown_value(values: Sequence[float], unit: str) -> str:

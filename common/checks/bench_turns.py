@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from common.checks.bench_record import APART, Turn
-from common.config import Config, config_from_dict
+from common.config import Config, add_onednn_option, config_from_dict
 from common.distributed.communicator import CPU_EXCHANGE, Communicator
 from common.distributed.exchange_meter import ExchangeMeter
 from common.run_folder.environment import describe_environment
@@ -50,6 +50,7 @@ class BenchSettings:
         contestants: the base and the one measured against it, of CONTESTANTS.
         seconds: length of a turn.
         threads: compute threads of a rank.
+        onednn: as of the trainers.
         results: file to which rank 0 adds a JSON line for each turn.
     """
 
@@ -58,6 +59,7 @@ class BenchSettings:
     rounds: int
     seconds: float
     threads: int
+    onednn: str
     results: Path
 
 
@@ -70,6 +72,7 @@ def read_settings(arguments: Sequence[str] | None) -> BenchSettings:
     parser.add_argument("--seconds", type=float, required=True)
     parser.add_argument("--threads", type=int, required=True)
     parser.add_argument("--results", type=Path, required=True)
+    add_onednn_option(parser)
     return BenchSettings(**vars(parser.parse_args(arguments)))
 
 
@@ -192,15 +195,18 @@ class BareAverage:
         return self._parts
 
 
-def measure(settings: BenchSettings, *, comm: Communicator, build: BuildContestant) -> None:
+def measure(settings: BenchSettings, *, comm: Communicator, build: BuildContestant, onednn: bool) -> None:
     """Measure all models; every rank calls this.
 
     Args:
+        onednn: whether it computes on the CPU of this rank.
         build: called as build(contestant, setup, comm, times) on every rank; for a contestant of one rank, `comm` is
             this process alone. `times` is the meter of its exchanges.
     """
+    in_force = comm.allgather("on" if onednn else "off")
     if comm.rank == 0:
         environment = asdict(describe_environment()) | {"controller": comm.controller, "threads": settings.threads}
+        environment["onednn"] = in_force
         _add_line(settings.results, {"environment": environment})
     for model in settings.models:
         setup = prepare_run(task_config(model, threads=settings.threads), size=comm.size)

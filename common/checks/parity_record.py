@@ -12,6 +12,7 @@ from pydantic import ConfigDict, TypeAdapter
 
 from common.checks.parity_cases import Dtype
 from common.checks.result_file import read_result
+from common.config import OneDNN
 from common.run_folder.environment import Environment
 from common.run_folder.records import Timestamp
 
@@ -89,6 +90,7 @@ class ParitySettings:
     controller: str
     dataset: str
     epochs: int
+    onednn: OneDNN = "framework"  # as it was before it was a setting
 
 
 @dataclass(frozen=True, kw_only=True)

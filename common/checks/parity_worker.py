@@ -18,6 +18,7 @@ import numpy as np
 
 from common.checks.differences import relative_difference, worst_difference
 from common.checks.parity_cases import Dtype, Mode, make_setup, make_spec, random_weights
+from common.config import add_onednn_option
 from common.distributed.communicator import Communicator
 from common.errors import EXIT_CODE_USER_ERROR, UserError, as_user_error
 from common.measurement.metrics import Sums
@@ -76,11 +77,12 @@ class Twin(Protocol):
 
 @dataclass(frozen=True)
 class WorkerSettings:
-    """What a worker is asked for: its jobs, a folder for their results, and one for states on their way."""
+    """What a worker is asked for: its jobs, a folder for their results, one for states on their way, and `--onednn`."""
 
     jobs: list[ParityJob]
     results: Path
     states: Path
+    onednn: str
 
 
 BuildTwin = Callable[[RunSetup, np.ndarray, Communicator], Twin]
@@ -94,9 +96,10 @@ def read_worker_settings(arguments: Sequence[str] | None) -> WorkerSettings:
     parser.add_argument("--jobs", type=Path, required=True, help="JSON file")
     parser.add_argument("--results", type=Path, required=True, help="folder of the results")
     parser.add_argument("--states", type=Path, required=True, help="folder of states on their way")
+    add_onednn_option(parser)
     options = parser.parse_args(arguments)
     jobs = [ParityJob(**job) for job in json.loads(options.jobs.read_text())]
-    return WorkerSettings(jobs, options.results, options.states)
+    return WorkerSettings(jobs, options.results, options.states, options.onednn)
 
 
 def do_jobs(

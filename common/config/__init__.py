@@ -7,7 +7,7 @@ Defaults are overridden by `--recipe FILE`, both by flags. Not here: what settin
 """
 
 from common.config.balance import BalanceConfig, Straggler
-from common.config.command_line import parse_command_line, read_recipe, requested
+from common.config.command_line import add_onednn_option, parse_command_line, read_recipe, requested
 from common.config.config import (
     SPEED_SETTINGS,
     Config,
@@ -20,7 +20,7 @@ from common.config.device import GRADIENT_GROUPS, DeviceConfig, Groups
 from common.config.faults import FaultConfig
 from common.config.record import EnergyConfig, RecordConfig
 from common.config.strategy import PartsConfig, StrategyConfig
-from common.config.training import DataConfig, ModelConfig, OptimizerConfig, ScheduleConfig, TrainingConfig
+from common.config.training import DataConfig, ModelConfig, OneDNN, OptimizerConfig, ScheduleConfig, TrainingConfig
 
 __all__ = [
     "GRADIENT_GROUPS",
@@ -33,6 +33,7 @@ __all__ = [
     "FaultConfig",
     "Groups",
     "ModelConfig",
+    "OneDNN",
     "OptimizerConfig",
     "PartsConfig",
     "RecordConfig",
@@ -40,6 +41,7 @@ __all__ = [
     "Straggler",
     "StrategyConfig",
     "TrainingConfig",
+    "add_onednn_option",
     "changed_settings",
     "completed",
     "config_from_dict",

@@ -1,5 +1,6 @@
 """The command line of both trainers, and recipes (TOML, a table per subject with the names of the fields)."""
 
+import argparse
 import contextlib
 import dataclasses
 import io
@@ -8,14 +9,25 @@ import re
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 import tyro
 
 from common.config.config import Config, completed, config_from_dict
+from common.config.training import ModelConfig, OneDNN
 from common.errors import EXIT_CODE_USER_ERROR, UserError
 from common.utils.command_line import project_version
 from common.utils.whole_files import parse_toml, read_text
+
+
+def add_onednn_option(parser: argparse.ArgumentParser) -> None:
+    """Add the trainers' `--onednn` to another program that computes."""
+    parser.add_argument(
+        "--onednn",
+        choices=get_args(OneDNN),
+        default=ModelConfig.onednn,
+        help="whether oneDNN computes on CPUs; framework: as the framework decides (default: %(default)s)",
+    )
 
 
 def read_recipe(path: Path) -> dict[str, Any]:

@@ -5,9 +5,9 @@ import functools
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import BeforeValidator, TypeAdapter, ValidationError
 
 from common.config.balance import BalanceConfig
 from common.config.device import DeviceConfig
@@ -15,7 +15,14 @@ from common.config.faults import FaultConfig
 from common.config.record import EnergyConfig, RecordConfig
 from common.config.rules import Defines, defined_by, exclude, require
 from common.config.strategy import PartsConfig, StrategyConfig, check_options
-from common.config.training import DataConfig, ModelConfig, OptimizerConfig, ScheduleConfig, TrainingConfig
+from common.config.training import (
+    DataConfig,
+    ModelConfig,
+    OptimizerConfig,
+    ScheduleConfig,
+    TrainingConfig,
+    before_onednn,
+)
 from common.errors import UserError, first_problem
 
 # Strategy -> option that it refuses -> why.
@@ -84,7 +91,7 @@ class Config:
     """All settings of a run."""
 
     data: DataConfig = field(default_factory=DataConfig)
-    model: ModelConfig = field(default_factory=ModelConfig)
+    model: Annotated[ModelConfig, BeforeValidator(before_onednn)] = field(default_factory=ModelConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)

@@ -1,7 +1,7 @@
 """Settings of what is computed: samples, model, update rule, learning rate, length."""
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from common.config.rules import (
     IN_RECORD,
@@ -18,6 +18,8 @@ from common.config.rules import (
     require,
 )
 from common.model.specs import MODEL_NAMES, is_model_name
+
+OneDNN = Literal["on", "off", "framework"]
 
 
 @dataclass(frozen=True)
@@ -68,8 +70,9 @@ class ModelConfig(Settings):
     """type of weights and computation; float64 is meant for comparisons of the two frameworks"""
     compile: Annotated[bool, SPEED] = False
     """compile the forward and backward pass of training: by torch.compile (needs a C++ compiler), or by XLA in Keras"""
-    onednn: Annotated[Literal["auto", "on", "off"], SPEED] = "auto"
-    """whether oneDNN computes on CPUs. auto: the framework's default: PyTorch always, TensorFlow on some processors"""
+    onednn: Annotated[OneDNN, SPEED] = "on"
+    """whether oneDNN computes on CPUs. on: wherever the framework was built with it; framework: as the framework
+    decides, as installed: PyTorch always, TensorFlow on some processors"""
     tuned: Annotated[bool, SPEED] = False
     """record that the settings of speed are the best for this framework, as recipes of `launch tune` do: `analysis
     frameworks` compares such runs with each other"""
@@ -82,6 +85,17 @@ class ModelConfig(Settings):
             received=f"--model {self.model}",
             remedy=f"Choose one of {', '.join(MODEL_NAMES)}",
         )
+
+
+def before_onednn(settings: Any) -> Any:
+    """Return settings of a model as they are called today, of any age: oneDNN was once left to the framework.
+
+    Args:
+        settings: as they were written; those that are missing had their defaults of then.
+    """
+    if isinstance(settings, dict) and settings.get("onednn", "auto") == "auto":
+        return {**settings, "onednn": "framework"}
+    return settings
 
 
 @dataclass(frozen=True)

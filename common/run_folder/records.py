@@ -47,6 +47,7 @@ WEIGHTS_FILE = "weights.safetensors"
 TIMELINE_FILE = "timeline.json"
 HEARTBEAT_SECONDS = 5.0
 STALE_HEARTBEAT_SECONDS = 60.0
+OneDNNInForce = Literal["on", "off"]
 
 RunState = Literal["running", "finished", "failed", "interrupted", "killed"]
 
@@ -67,6 +68,7 @@ class World:
     oversubscribed: bool  # more threads than cores: the times of the run are not compared
     devices: list[str]  # of each rank
     gpus: list[str | None] | None = None  # model of each rank's GPU, None on a CPU; None: unknown, as in old records
+    onednn: list[OneDNNInForce | None] | None = None  # whether each rank computes with it, None on a GPU; None: unknown
     launcher: str | None = None  # horovodrun, mpirun, srun or none; None: unknown
     pinned_memory: bool | NotRecorded | None = None  # of batches on their way to the GPU; None: unknown
     at_once: RankCount = 1  # runs that were made side by side, this one included: its times compare with such runs only

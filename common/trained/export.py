@@ -10,6 +10,7 @@ from typing import Literal
 
 import numpy as np
 
+from common.config import add_onednn_option
 from common.distributed.console import counted
 from common.errors import UserError, user_errors
 from common.trained.trained_model import TrainedModel, read_trained_model
@@ -34,9 +35,14 @@ def run_export(write: Write, arguments: Sequence[str] | None, *, program: str, t
     parser = Parser(prog=program, description="Write the model of a run, of either framework, for other programs.")
     parser.add_version()
     add_export_options(parser)
+    add_onednn_option(parser)
     options = parser.parse_args(arguments)
+
+    def write_computed(trained: TrainedModel, file: Path) -> None:
+        write(trained.computed_with(options.onednn), file)
+
     return run_command(
-        lambda: export(write, options.run_folder, options.output, target=target, replaced=options.force),
+        lambda: export(write_computed, options.run_folder, options.output, target=target, replaced=options.force),
         program=program,
     )
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from tabulate import tabulate
 
-from common.config import Config
+from common.config import Config, add_onednn_option
 from common.data.batches import normalize
 from common.data.dataset import check_labels
 from common.data.images import reading
@@ -30,7 +30,7 @@ def run_prediction(
     options = _parse(arguments, program=program)
 
     def predict() -> None:
-        model = read_trained_model(options.run)
+        model = read_trained_model(options.run).computed_with(options.onednn)
         classifier = build_classifier(model)
         if options.images:
             _classify_files(classifier, model, options.images, invert=options.invert)
@@ -52,6 +52,7 @@ def _parse(arguments: Sequence[str] | None, *, program: str) -> argparse.Namespa
     )
     parser.add_argument("--invert", action="store_true", help="swap light and dark, for dark digits on white paper")
     parser.add_argument("--data-folder", type=path, help="folder that already holds the files of the data set")
+    add_onednn_option(parser)
     return parser.parse_intermixed_args(arguments)
 
 

@@ -1,12 +1,12 @@
 """The model of a run: its spec, its weights, and what the numbers it reads mean."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import DTypeLike
 
-from common.config import Config
+from common.config import Config, OneDNN
 from common.data.batches import normalization_table
 from common.errors import UserError
 from common.model.specs import ModelSpec, model_spec
@@ -28,6 +28,10 @@ class TrainedModel:
         """Return the float of every pixel value of images of this type, (values, channels)."""
         dtype = np.dtype(self.config.model.dtype)
         return normalization_table(self.data, pixels=pixels, normalization=self.config.data.normalization, dtype=dtype)
+
+    def computed_with(self, onednn: OneDNN) -> "TrainedModel":
+        """Return the model as it is computed now: with oneDNN or not, whatever its run had."""
+        return replace(self, config=replace(self.config, model=replace(self.config.model, onednn=onednn)))
 
 
 def read_trained_model(folder: Path) -> TrainedModel:

@@ -21,7 +21,7 @@ from common.measurement.metering import Meter
 from common.measurement.step_profile import average_over_ranks
 from common.measurement.timing import Phases
 from common.run_folder.checkpoints import Checkpoint
-from common.run_folder.records import TIMELINE_FILE, NotRecorded, World
+from common.run_folder.records import TIMELINE_FILE, NotRecorded, OneDNNInForce, World
 from common.run_folder.sharing import SharingRecord, join_shares, without_seconds
 from common.run_folder.world_changes import ElasticRecord
 from common.training.checkpointer import Checkpointer, SavedEpoch
@@ -65,6 +65,7 @@ class Session:
         device: str,
         gpu: str | None,
         threads: int,
+        onednn: bool,
         pinned_memory: NotRecorded | None = None,
     ) -> Checkpoint | None:
         """Print layers and settings, open the run folder; return the checkpoint to resume from, if there is one.
@@ -73,6 +74,7 @@ class Session:
             device: of this rank.
             gpu: its model; None on a CPU.
             threads: of this rank.
+            onednn: whether oneDNN computes on the CPU of this rank.
             pinned_memory: why the setting is not applicable to the framework; None: it is.
 
         Raises:
@@ -85,7 +87,7 @@ class Session:
         config = setup.config
         standing = self._look_at_run(config) if config.record.resume_or_start else None
         pinned = pinned_memory or config.device.pinned_memory
-        world = self._world(device=device, gpu=gpu, threads=threads, pinned_memory=pinned)
+        world = self._world(device=device, gpu=gpu, threads=threads, onednn=onednn, pinned_memory=pinned)
         for line in start_lines(setup, world):
             self.console.line(line)
         checkpoint = None
@@ -132,10 +134,13 @@ class Session:
             raise AlreadyFinished(config)
         return standing
 
-    def _world(self, *, device: str, gpu: str | None, threads: int, pinned_memory: bool | NotRecorded) -> World:
+    def _world(
+        self, *, device: str, gpu: str | None, threads: int, onednn: bool, pinned_memory: bool | NotRecorded
+    ) -> World:
+        in_force: OneDNNInForce | None = None if device != "cpu" else "on" if onednn else "off"
         too_many = self.comm.cores.is_exceeded_by(threads)
-        of_ranks = self.comm.allgather((platform.node(), device, gpu, too_many))
-        hosts, devices, gpus, oversubscribed = zip(*of_ranks, strict=True)
+        of_ranks = self.comm.allgather((platform.node(), device, gpu, too_many, in_force))
+        hosts, devices, gpus, oversubscribed, onednn_of_ranks = zip(*of_ranks, strict=True)
         return World(
             size=self.comm.size,
             local_size=self.comm.local_size,
@@ -148,6 +153,7 @@ class Session:
             oversubscribed=any(oversubscribed),
             devices=list(devices),
             gpus=list(gpus),
+            onednn=list(onednn_of_ranks),
             launcher=launcher_of(os.environ),
             pinned_memory=pinned_memory,
             at_once=runs_at_once(),

@@ -26,6 +26,7 @@ from typing import Any
 from common.checks.bench_record import APART, BenchRecord, MeasuredStart, Turn, pair_ratios, shown_value
 from common.checks.bench_turns import TASKS
 from common.checks.result_file import SCHEMA_VERSION, write_result
+from common.config import add_onednn_option
 from common.data.loading import load_dataset
 from common.distributed.console import counted
 from common.errors import EXIT_CODE_INTERRUPTED, UserError
@@ -184,6 +185,7 @@ def add_command(commands: Any) -> None:
     parser.add_argument("--pydtnn", metavar="PYTHON", type=word, help="a Python that has PyDTNN, for its starts")
     parser.add_argument("--rounds", type=whole_number, default=7, help="pairs of turns (default: %(default)s)")
     parser.add_argument("--seconds", type=float, default=1.0, help="length of a turn (default: %(default)s)")
+    add_onednn_option(parser)
     parser.add_argument("--output", type=word, help="file for the raw turns (default: runs/bench-<time>.json)")
     parser.set_defaults(run=run)
 
@@ -287,7 +289,9 @@ def _new_record(options: argparse.Namespace) -> BenchRecord:
     record = BenchRecord(
         schema_version=SCHEMA_VERSION,
         started=_timestamp(),
-        settings={name: getattr(options, name) for name in ("models", "frameworks", "starts", "rounds", "seconds")},
+        settings={
+            name: getattr(options, name) for name in ("models", "frameworks", "starts", "rounds", "seconds", "onednn")
+        },
         environment=describe_environment(),
         threads_per_rank=max(1, usable_cores() // SIZE),
         load_average_before=os.getloadavg(),
@@ -329,7 +333,7 @@ def _measure(
             str(ROOT / f"{framework}_impl" / "bench_worker.py"),
             *("--models", *options.models, "--contestants", start.base, start.measured),
             *("--rounds", str(options.rounds), "--seconds", str(options.seconds), "--threads", str(threads)),
-            *("--results", str(results)),
+            *("--onednn", options.onednn, "--results", str(results)),
         ]
         with started(command, variables=dict(start.variables), log=log) as process:
             stuck = not _follow(process, results, framework=framework, start=start, options=options, progress=progress)
@@ -359,7 +363,7 @@ def _measure_commands(
     turns = []
     for turn in command_turns(
         start.base, start.measured, framework=framework, rounds=options.rounds, size=start.size, threads=threads,
-        pydtnn=options.pydtnn,
+        onednn=options.onednn, pydtnn=options.pydtnn,
     ):  # fmt: skip
         turns.append(turn)
         if turn.contestant == start.measured:

@@ -64,6 +64,7 @@ class Place:
         framework: torch or keras.
         size: ranks.
         threads: of a rank.
+        onednn: as of the trainers.
         pydtnn: the Python that has PyDTNN; None: it is not among the contestants.
         folder: holds the runs and the page of a report.
     """
@@ -71,12 +72,21 @@ class Place:
     framework: str
     size: int
     threads: int
+    onednn: str
     pydtnn: str | None
     folder: Path
 
 
 def command_turns(
-    base: str, measured: str, *, framework: str, rounds: int, size: int, threads: int = 1, pydtnn: str | None = None
+    base: str,
+    measured: str,
+    *,
+    framework: str,
+    rounds: int,
+    size: int,
+    threads: int = 1,
+    onednn: str = "on",
+    pydtnn: str | None = None,
 ) -> Iterator[Turn]:
     """Yield the turns of two commands, A B A B.
 
@@ -86,7 +96,7 @@ def command_turns(
         UserError: a command failed.
     """
     with tempfile.TemporaryDirectory(prefix="bench-") as name:
-        place = Place(framework=framework, size=size, threads=threads, pydtnn=pydtnn, folder=Path(name))
+        place = Place(framework=framework, size=size, threads=threads, onednn=onednn, pydtnn=pydtnn, folder=Path(name))
         if "report" in (base, measured):
             model = ROOT / "analysis/data/results/torch-cnn-np2-r1"
             copy_runs(place.folder / "runs", model=model, runs=REPORT_RUNS, settings=REPORT_SETTINGS)
@@ -151,7 +161,8 @@ def _command(contestant: str, place: Place, *, runs: Path) -> list[str]:
     size = str(place.size)
     launched = launcher_command("mpi", size=place.size)
     mpirun = ["mpirun", "--allow-run-as-root", "-H", f"localhost:{size}", "-np", size]
-    trainer = [*launched, str(ROOT / f"{place.framework}_impl" / "train.py"), "--runs-folder", str(runs)]
+    trainer = [*launched, str(ROOT / f"{place.framework}_impl" / "train.py"), "--runs-folder", str(runs),
+               "--onednn", place.onednn]  # fmt: skip
     imports = _IMPORTS.get(place.framework, "")
     report = [sys.executable, "-m", "analysis", "report", str(place.folder / "runs"),
               "-o", str(place.folder / "report.html")]  # fmt: skip

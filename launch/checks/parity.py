@@ -17,6 +17,7 @@ from typing import Any
 
 from common.checks.parity_cases import GLOBAL_BATCH, IMAGES, OPTIMIZERS, has_batch_norm
 from common.checks.parity_record import ParityRecord, ParitySettings, read_parity
+from common.config import add_onednn_option
 from common.errors import EXIT_CODE_INTERRUPTED, UserError
 from common.run_folder.records import check_new_folder
 from common.utils.command_line import whole_number, word
@@ -67,6 +68,7 @@ def add_command(commands: Any) -> None:
         help=f"of models with BatchNorm, each from the same state; of several ranks {EXCHANGED_BY_RANKS} at most",
     )
     parser.add_argument("--controller", choices=["mpi", "gloo"], default="mpi", help="default: %(default)s")
+    add_onednn_option(parser)
     parser.add_argument("--dataset", default="mnist", help="of the two ordinary runs (default: %(default)s)")
     epochs = "of the two ordinary runs; 0: none (default: %(default)s)"
     parser.add_argument("--epochs", type=partial(whole_number, least=0), default=1, help=epochs)
@@ -139,4 +141,5 @@ def read_settings(options: argparse.Namespace) -> ParitySettings:
         controller=options.controller,
         dataset=options.dataset,
         epochs=options.epochs,
+        onednn=options.onednn,
     )

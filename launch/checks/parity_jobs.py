@@ -113,7 +113,16 @@ def strategy_flags(settings: ParitySettings, folder: Path, run: StrategyRun, *, 
     """Return the flags of one of them: as many updates as other trainings have."""
     return [
         *("--dataset", STRATEGY_DATASET, "--model", RUN_MODEL, "--no-dropout", "--dtype", "float64", "--device", "cpu"),
-        *("--threads", "1", "--batch-size", str(GLOBAL_BATCH // run.copies), "--lr-scaling", "none"),
+        *(
+            "--onednn",
+            settings.onednn,
+            "--threads",
+            "1",
+            "--batch-size",
+            str(GLOBAL_BATCH // run.copies),
+            "--lr-scaling",
+            "none",
+        ),
         *("--epochs", str(settings.updates), "--steps-per-epoch", str(STEPS_PER_EPOCH)),
         *("--max-steps", str(settings.updates)),
         *("--runs-folder", str(folder), "--name", f"{run.name}-{framework}", *run.flags[framework]),
@@ -124,7 +133,7 @@ def run_flags(settings: ParitySettings, folder: Path, *, name: str) -> list[str]
     """Return the flags of one of the two ordinary runs."""
     return [
         *("--dataset", settings.dataset, "--model", RUN_MODEL, "--no-dropout", "--dtype", "float64"),
-        *("--epochs", str(settings.epochs), "--runs-folder", str(folder), "--name", name),
+        *("--onednn", settings.onednn, "--epochs", str(settings.epochs), "--runs-folder", str(folder), "--name", name),
     ]
 
 

@@ -174,7 +174,8 @@ class ParityProofs:
         commands = {}
         for side in sides:
             side.folder.mkdir()
-            files = ("--jobs", str(plan), "--results", str(side.folder), "--states", str(states))
+            files = ("--jobs", str(plan), "--results", str(side.folder), "--states", str(states),
+                     "--onednn", self.settings.onednn)  # fmt: skip
             commands[side.title] = [*self._launcher(np), str(ROOT / f"{side.framework}_impl/parity_worker.py"), *files]
         who = f"{' and '.join(frameworks)}, np {np}"
 

@@ -257,6 +257,8 @@ def _arguments(values: Mapping[str, Any], keys: CellKeys, *, file: ExperimentFil
             received = f"{keys.global_batch_size} on {keys.np} ranks"
             raise file.error("a global batch that its ranks cannot share", received, "Give a multiple of np")
         settings["batch_size"] = keys.global_batch_size // keys.np
+    if settings.get("onednn") == "auto":  # as it was called before; names of cells keep it
+        settings["onednn"] = "framework"
     return [*arguments, *settings_flags(settings)]
 
 

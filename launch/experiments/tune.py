@@ -92,8 +92,7 @@ def levers_of(framework: str, *, np: int, host: HostResources) -> list[dict[str,
         # TensorFlow has no kernels for channels first on CPUs.
         *([{"name": "layout", "channels_last": False}] if framework == "torch" or host.gpus else []),
         *([{"name": "pinned", "pinned_memory": True}] if host.gpus and framework == "torch" else []),
-        # TensorFlow uses oneDNN by default on some processors only.
-        *([] if host.gpus else [{"name": "onednn", "onednn": "off" if framework == "torch" else ["on", "off"]}]),
+        *([] if host.gpus else [{"name": "onednn", "onednn": "off"}]),
         *([{"name": "groups", "gradient_groups": [*GRADIENT_GROUPS][1:]}] if np > 1 else []),
     ]
 

@@ -222,19 +222,25 @@ def test_a_closed_pipe_is_quiet(tmp_path):
 # Two runs
 
 
-@pytest.mark.parametrize("row", DIFFERENCES["pairs"], ids=lambda row: row.get("reason", "the same"))
+@pytest.mark.parametrize("row", DIFFERENCES["pairs"], ids=lambda row: row.get("reason", row.get("times", "the same")))
 def test_two_runs_were_the_same_experiment_or_why_not(tmp_path, capsys, row):
-    both, reason = row.get("both", {}), row.get("reason")
+    both, reason, times = row.get("both", {}), row.get("reason"), row.get("times")
+    flag = reason or times
     write_described(tmp_path / "first", **both)
     write_described(tmp_path / "second", **both | row["second"])
     command = ["parity", str(tmp_path / "first"), str(tmp_path / "second")]
     assert main(command) == 0
     text = capsys.readouterr().out
     flags = [line for line in text.splitlines() if line.startswith("flag: ")]
-    assert main([*command, "--strict"]) == (2 if reason else 0)
+    assert main([*command, "--strict"]) == (2 if flag else 0)
     error = capsys.readouterr().err.splitlines()
-    assert len(flags) == len(error) == (reason is not None)
-    assert "Nothing to flag" in text if reason is None else reason in flags[0] and reason in error[0]
+    assert len(flags) == len(error) == (flag is not None)
+    assert "Nothing to flag" in text if flag is None else flag in flags[0] and flag in error[0]
+    assert ("The same experiment, but its times do not compare" in text) == (times is not None)
+    assert main(["compare", *command[1:]]) == 0
+    compared = capsys.readouterr().out
+    assert ("The two runs are the same experiment" in compared) == (reason is None)
+    assert times is None or f"flag: {times}" in compared
 
 
 def test_the_table_of_two_runs(tmp_path):

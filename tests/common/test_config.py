@@ -184,3 +184,8 @@ def test_help_comes_from_the_first_rank_only(monkeypatch, capfd):
     for rank in ("0", "1"):
         monkeypatch.setenv("OMPI_COMM_WORLD_RANK", rank)
         assert ("--batch-size" in help_of(capfd)) == (rank == "0")
+
+
+def test_onednn_was_once_left_to_the_framework(tmp_path):
+    assert parse().model.onednn == config_from_dict({"model": {"model": "mlp"}}).model.onednn == "on"
+    assert parse("--recipe", write_recipe(tmp_path, '[model]\nonednn = "auto"\n')).model.onednn == "framework"

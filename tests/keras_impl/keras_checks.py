@@ -3,40 +3,37 @@
 TensorFlow starts as by `--onednn off`, against what the user's variable says.
 """
 
-import io
 import itertools
 import os
+import sys
 import threading
-from contextlib import redirect_stdout
 from functools import partial
-from types import SimpleNamespace
 from unittest import mock
 
 os.environ |= {"TF_ENABLE_ONEDNN_OPTS": "1", "HOROVOD_CONTROLLER": "gloo", "HOROVOD_CPU_OPERATIONS": "gloo"}
 
-from keras_impl import onednn
+with mock.patch.object(sys, "argv", [*sys.argv[:1], "--onednn", "off"]):
+    import keras_impl.quiet_tensorflow  # noqa: F401
 
-onednn.import_tensorflow("off")
+import horovod.tensorflow as hvd
+import keras
+import numpy as np
+import tensorflow as tf
+from fake_ranks import alone
+from frameworks import run_checks
 
-import horovod.tensorflow as hvd  # noqa: E402
-import keras  # noqa: E402
-import numpy as np  # noqa: E402
-import tensorflow as tf  # noqa: E402
-from fake_ranks import alone  # noqa: E402
-from frameworks import run_checks  # noqa: E402
-
-from common.config import Config, DeviceConfig, config_from_dict  # noqa: E402
-from common.distributed.console import Console  # noqa: E402
-from common.measurement.timing import Phases  # noqa: E402
-from common.training.run_setup import prepare_run  # noqa: E402
-from keras_impl import update_rules  # noqa: E402
-from keras_impl.data import ShardedData  # noqa: E402
-from keras_impl.distributed_optimizer import DistributedOptimizer  # noqa: E402
-from keras_impl.exchange_meter import ExchangeMeter  # noqa: E402
-from keras_impl.loop import Trainer  # noqa: E402
-from keras_impl.models import build_model  # noqa: E402
-from keras_impl.optimizers import LearningRates, build_optimizer  # noqa: E402
-from keras_impl.state import TrainingState  # noqa: E402
+from common.config import Config, DeviceConfig, config_from_dict
+from common.errors import UserError
+from common.measurement.timing import Phases
+from common.training.run_setup import prepare_run
+from keras_impl import onednn, update_rules
+from keras_impl.data import ShardedData
+from keras_impl.distributed_optimizer import DistributedOptimizer
+from keras_impl.exchange_meter import ExchangeMeter
+from keras_impl.loop import Trainer
+from keras_impl.models import build_model
+from keras_impl.optimizers import LearningRates, build_optimizer
+from keras_impl.state import TrainingState
 
 RATES = np.array([0.1, 0.05, 0.025])
 
@@ -47,14 +44,28 @@ def toy_setup(**device):
     return prepare_run(config_from_dict({"data": {"dataset": "synthetic:60x8x8x1x3"}, **settings}), size=1)
 
 
-def check_tensorflow_leaves_onednn_out_and_a_run_on_a_cpu_that_has_not_asked_for_it_says_so(folder):
+def refusal(asked, variable):
+    """Return why a process with this variable of TensorFlow cannot compute as `--onednn` asks; None: it can."""
+    with mock.patch.dict(os.environ, {onednn.VARIABLE: variable}):
+        try:
+            onednn.use_onednn(asked)
+        except UserError as error:
+            return str(error)
+    return None
+
+
+def check_tensorflow_leaves_onednn_out_as_asked_and_what_contradicts_is_refused(folder):
     assert not onednn.onednn_is_on()
-    printed = io.StringIO()
-    with redirect_stdout(printed):
-        for asked, device in (("auto", "cpu"), ("off", "cpu"), ("auto", "GPU:0")):
-            onednn.say_without_onednn(Console(SimpleNamespace(rank=0)), asked=asked, device=device)
-    assert printed.getvalue().count("try --onednn on") == 1
-    assert os.environ["TF_ENABLE_ONEDNN_OPTS"] == "1", "what the user has set is recorded"
+    assert os.environ[onednn.VARIABLE] == "1", "what the user has set is recorded"
+    for asked, variable, other in (("off", "1", "on"), ("off", "TRUE", "on"), ("on", "0", "off")):
+        assert refusal(asked, variable) == (
+            f"the variable of TensorFlow says the opposite of --onednn {asked}. Received: "
+            f"{onednn.VARIABLE}={variable}. "
+            f"Unset it, or give --onednn {other}, or framework to leave it to the variable"
+        )
+    assert refusal("off", "0") is refusal("off", "") is refusal("off", "of no meaning") is None
+    for asked in ("on", "framework"):
+        assert f"Received: --onednn {asked} after off" in refusal(asked, "1")
 
 
 def check_an_update_that_an_overflow_leaves_out_uses_up_its_learning_rate(folder):

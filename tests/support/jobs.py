@@ -105,7 +105,7 @@ def start_of(framework, *, launcher, arguments):
     return replace(
         start,
         threads=int(threads or share) if keras else None,
-        onednn=(last_value("--onednn", arguments) or "auto") if keras else "auto",
+        onednn=(last_value("--onednn", arguments) or "on") if keras else "on",
         parts=parts if parts < start.size else 1,
         multiworker="multiworker" in arguments,
         replicas=int(last_value("--replicas", arguments) or 1),

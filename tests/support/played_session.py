@@ -67,7 +67,7 @@ class FakeTrainer:
 class Played:
     """A session of one rank that has started training, and the steps of `train.py` around its epochs."""
 
-    def __init__(self, config, comm, *, framework="torch", device="cpu", gpu=None, membership=None):
+    def __init__(self, config, comm, *, framework="torch", device="cpu", gpu=None, onednn=True, membership=None):
         self.comm = comm
         console = Console(comm, progress="lines")
         self.session = Session(framework=framework, comm=comm, console=console)
@@ -75,7 +75,7 @@ class Played:
             self.session = ElasticSession(framework=framework, comm=comm, console=console)
             self.session.membership = membership
         self.setup = make_setup(config, size=comm.size, first_size=self.session.first_size(config))
-        checkpoint = self.session.start(self.setup, device=device, gpu=gpu, threads=1)
+        checkpoint = self.session.start(self.setup, device=device, gpu=gpu, threads=1, onednn=onednn)
         trainer = FakeTrainer(random_weights(self.setup, seed=98))
         self.checkpointer = self.session.start_training(trainer, checkpoint)
         self.done = checkpoint.epoch if checkpoint else 0
@@ -121,10 +121,11 @@ class Played:
 Script = Callable[[Played], Any]
 
 
-def play(config, script, *, size=1, gpu=None):
+def play(config, script, *, size=1, device=None, gpu=None, onednn=None):
     """Start a session on every rank and run the script of a trainer with it; return what the ranks returned."""
 
     def work(comm):
-        return script(Played(config, comm, device=f"cpu {comm.rank}", gpu=gpu))
+        of_rank = {"device": device or f"cpu {comm.rank}", "gpu": gpu, "onednn": onednn[comm.rank] if onednn else True}
+        return script(Played(config, comm, **of_rank))
 
     return [work(alone())] if size == 1 else run_ranks(size, work)

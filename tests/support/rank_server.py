@@ -41,7 +41,7 @@ class Start:
         framework: torch or keras.
         launcher: see `launcher_command`.
         threads: of each rank; None: PyTorch, which can change them.
-        onednn: auto, on or off, as `--onednn`.
+        onednn: as `--onednn`; TensorFlow reads it once.
         parts: ranks that hold a copy of the model, where there are several copies: Horovod's process sets.
         replicas: of TensorFlow's devices.
         timeline: whether Horovod has to know of a timeline.
@@ -51,7 +51,7 @@ class Start:
     framework: str
     launcher: str = "none"
     threads: int | None = None
-    onednn: str = "auto"
+    onednn: str = "on"
     parts: int = 1
     replicas: int = 1
     timeline: bool = False

@@ -42,7 +42,9 @@ def import_framework(start):
     """
     framework = start["framework"]
     if framework == "keras":
-        importlib.import_module("keras_impl.onednn").import_tensorflow(start["onednn"])
+        sys.argv = [sys.argv[0], "--onednn", start["onednn"]]
+        importlib.import_module("keras_impl.quiet_tensorflow")
+        del sys.argv[1:]
         config = importlib.import_module("tensorflow").config
         config.threading.set_intra_op_parallelism_threads(start["threads"])
         config.threading.set_inter_op_parallelism_threads(start["threads"])

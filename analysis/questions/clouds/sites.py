@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import pandas as pd
 
 from analysis.runs.cells import Cell, cells_of, with_words
-from analysis.runs.settings import SERIES, UNKNOWN, kind_of_device
+from analysis.runs.settings import ONEDNN_IN_FORCE, SERIES, UNKNOWN, kind_of_device
 from analysis.stats.inference import Effect, ratio
 from common.run_folder.records import RunRecord, World
 
@@ -15,7 +15,7 @@ LAUNCHER = "launcher"  # a column of the runs here: it keeps them apart within a
 # How a site runs an experiment: columns that may differ from site to site. Every other setting has to be the same.
 VARIANT = ("machine", "device", "hosts", "threads", LAUNCHER, "controller")
 _STARTS = (LAUNCHER, "controller")
-_OF_SITE = (SERIES, "site", *VARIANT)
+_OF_SITE = (SERIES, "site", ONEDNN_IN_FORCE, *VARIANT)
 
 
 @dataclass(frozen=True)

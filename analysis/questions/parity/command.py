@@ -11,7 +11,7 @@ from analysis.output.finding import Finding, Plot, add_show_options, show
 from analysis.output.options import add_parser
 from analysis.output.tables import Table
 from analysis.questions.parity.plots import plot_losses, plot_ranks
-from analysis.runs.sameness import HASHES, why_not_the_same
+from analysis.runs.sameness import HASHES, onednn_differs, why_not_the_same
 from common.checks.differences import worst_difference
 from common.checks.parity_cases import DTYPES
 from common.checks.parity_record import ArrayComparison, ParityRecord, read_parity
@@ -46,7 +46,7 @@ def run(options: argparse.Namespace) -> None:
         )
     if len(folders) == 2:
         runs = [read_run(folder) for folder in folders]
-        show(_finding([runs_table(*runs)], flags=why_not_the_same(*runs)), options)
+        show(_finding([runs_table(*runs)], reasons=why_not_the_same(*runs), times=_times(*runs)), options)
         return
     show(find(folders[0], every=options.all), options)
 
@@ -63,28 +63,37 @@ def find(folder: Path, *, every: bool = False) -> Finding:
     """
     record = read_parity(folder)
     runs = [read_run(folder / name) for name in record.runs]
-    flags = parity_flags(record)
+    reasons, times = parity_flags(record), []
     if len(runs) == 2:
-        flags += why_not_the_same(*runs)
+        reasons, times = [*reasons, *why_not_the_same(*runs)], _times(*runs)
     plots = [
         Plot(name, figure, _curves_table(record))
         for name, figure in (("losses", plot_losses(record)), ("ranks", plot_ranks(record)))
         if figure is not None
     ]
-    return _finding([parity_table(record, every=every)], flags=flags, plots=plots)
+    return _finding([parity_table(record, every=every)], reasons=reasons, times=times, plots=plots)
 
 
-def _finding(tables: list[Table], *, flags: list[str], plots: Sequence[Plot] = ()) -> Finding:
+def _times(first: Run, second: Run) -> list[str]:
+    """Return why the times of two runs do not compare, whether or not they are the same experiment."""
+    return onednn_differs(first.record, second.record)
+
+
+def _finding(tables: list[Table], *, reasons: list[str], times: list[str], plots: Sequence[Plot] = ()) -> Finding:
     return Finding(
         name="parity",
         question="Did both frameworks run the same experiment?",
-        answer="There are flags: it may not be the same experiment."
-        if flags
-        else "Nothing to flag: the same experiment.",
+        answer=_answer(reasons, times),
         tables=tables,
         plots=plots,
-        flags=flags,
+        flags=[*reasons, *times],
     )
+
+
+def _answer(reasons: list[str], times: list[str]) -> str:
+    if reasons:
+        return "There are flags: it may not be the same experiment."
+    return "The same experiment, but its times do not compare." if times else "Nothing to flag: the same experiment."
 
 
 def _curves_table(record: ParityRecord) -> Table:

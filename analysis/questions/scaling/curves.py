@@ -23,7 +23,7 @@ from common.run_folder.records import ModelRecord, RunRecord, World
 TIMES = ("total_seconds", "training_seconds")  # T = train + validation + test, as in the thesis; training alone
 Kind = Literal["strong", "weak", "other batch", "as many ranks"]
 # Settings that follow from np, or that np is scaled with; `image size` and the like must stay.
-_FOLLOWING = ("np", "global batch", "controller", "threads", "hosts", SERIES)
+_FOLLOWING = ("np", "global batch", "controller", "threads", "hosts", "onednn in force", SERIES)
 PLAIN = strategy_label(Config())
 BYTES = {"float16": 2, "float32": 4, "float64": 8}  # of a number
 

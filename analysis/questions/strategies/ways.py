@@ -24,7 +24,7 @@ _OF_STRATEGY = tuple(name for name in STRATEGY_SETTINGS if name != SLOW)  # a st
 # Further settings in which two ways to do the same work may differ, and which the label of a way names.
 _NAMED = ("compression", "gradient groups", "tuning", "lr scaling", "learning rate", "warmup epochs")
 # What follows from these.
-_FOLLOWING = ("np", "global batch", "threads", "controller", "slow is subject", SERIES)
+_FOLLOWING = ("np", "global batch", "threads", "controller", "slow is subject", "onednn in force", SERIES)
 
 
 @dataclass(frozen=True)

@@ -50,6 +50,15 @@ def test_ratios_are_those_of_pairs_not_of_averages():
     assert [row["ratio"] for row in rows_of(plot.data)] == pytest.approx([2.0, 1.5, 1.5])
 
 
+def test_onednn_is_noted_and_where_it_was_in_force_in_part_flagged():
+    record = record_of(start_of([1.0]))
+    assert ", oneDNN as installed (in force: not recorded); " in find(record).notes[0]
+    starts = [replace(start_of([1.0]), environment={"onednn": states}) for states in (["on", "on"], ["off", "off"])]
+    asked = replace(record, settings=record.settings | {"onednn": "on"}, starts=starts[:1])
+    assert ", oneDNN on; " in find(asked).notes[0] and not find(asked).flags
+    assert find(replace(asked, starts=starts)).flags[0].startswith("oneDNN computed on some ranks only, or in one")
+
+
 MPI, KERAS = start_of([0.8, 0.9, 0.95]), replace(start_of([0.7]), framework="keras")
 GLOO = start_of([0.4, 0.5, 0.6], name="exchange_gloo")
 KEEPS = "{} two ranks keep {} of the speed of two that exchange nothing."
@@ -88,7 +97,7 @@ def test_the_table_has_base_range_interval_and_count(tmp_path, capsys):
                  for line in printed.splitlines() if line.startswith("cnn  "))  # fmt: skip
     assert mpi == ["cnn", "torch", "np 2 / np 1, exchange", "100 images/s", "180 images/s", "1.80", "1.75 to 1.85", "5"]
     assert gloo[5:] == ["1.50", "1.40 to 1.60", "1.40 to 1.60", "6"]
-    assert "note: example, 2 cores, 1 thread per rank; 5 pairs" in printed
+    assert "note: example, 2 cores, 1 thread per rank, oneDNN as installed" in printed
     assert "flag:" not in printed and (tmp_path / "plots" / "bench.svg").exists()
 
 

@@ -272,3 +272,15 @@ def test_the_schema_command_names_every_field(capsys):
         assert list((schema | parts)[name]["properties"]) == [field.name for field in fields(described)]
     for part in (*parts.values(), schema["epochs.jsonl"]):
         assert part["description"] and part["additionalProperties"] is False
+
+
+def test_records_from_before_onednn_was_on_are_read_as_what_the_framework_decided():
+    """All runs of this repository; those of later versions say what was in force."""
+    read, files = [], sorted((ROOT / "analysis" / "data").glob(f"*/*/{records.RUN_FILE}"))
+    for file in files:
+        written, record = json.loads(file.read_text()), records.read_record(file.parent)
+        asked = written["config"]["model"].get("onednn", "auto")
+        read.append(asked)
+        assert record.config.model.onednn == ("framework" if asked == "auto" else asked), file
+        assert record.world.onednn == written["world"].get("onednn"), file
+    assert {"auto", "on"} <= set(read)

@@ -33,7 +33,7 @@ LINE_OF_LOST = "another rank has ended; finished epochs are kept, continue with 
 )
 def test_an_error_ends_a_run_whose_record_says_why(error, code, line, state, message, tmp_path, capfd, monkeypatch):
     def train(config, comm, session):
-        session.start(make_setup(config), device="cpu", gpu=None, threads=1)
+        session.start(make_setup(config), device="cpu", gpu=None, threads=1, onednn=True)
         raise error
 
     def run():

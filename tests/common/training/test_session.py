@@ -228,6 +228,23 @@ def test_more_threads_than_cores_is_reported_and_recorded(tmp_path, monkeypatch,
         assert second.startswith("note: for times that count, give each rank") and remedy in second
 
 
+def test_onednn_of_every_rank_is_recorded_and_what_is_not_as_asked_is_said(tmp_path, capsys):
+    def start(played):
+        return None
+
+    for name, onednn in (("both", [True, True]), ("none", [False, False]), ("some", [False, True])):
+        play(make_config(tmp_path, record={"name": name}, **TWO_RANKS), start, size=2, device="cpu", onednn=onednn)
+        world = read_run(tmp_path / name).record.world
+        assert world.onednn == ["on" if is_on else "off" for is_on in onednn]
+    lines = [line for line in capsys.readouterr().out.splitlines() if "oneDNN" in line]
+    assert lines == [
+        "note: the framework has no oneDNN here (--onednn on), and trains without it",
+        "note: oneDNN computes on some ranks only (1): the others are slower, and all wait for them",
+    ]
+    play(make_config(tmp_path, record={"name": "gpu"}), start, device="cuda:0", gpu="H100")
+    assert read_run(tmp_path / "gpu").record.world.onednn == [None]
+
+
 def resumed(config, **training):
     changes = {"record": {"resume": str(Path(config.record.runs_folder) / "run")}, "training": training}
     return config_from_dict(changes, base=config)

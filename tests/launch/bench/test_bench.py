@@ -37,7 +37,7 @@ def test_a_quick_start(framework, start, contestants, tmp_path):
     pytest.importorskip("torch" if framework == "torch" else "tensorflow")
     pytest.importorskip("horovod")
     output = tmp_path / "new" / "bench.json"
-    quick = ["--rounds", "2", "--seconds", "0.02", "--models", "cnn", "--frameworks", framework]
+    quick = ["--rounds", "2", "--seconds", "0.02", "--models", "cnn", "--frameworks", framework, "--onednn", "off"]
     words = ["-m", "launch", "bench", *quick, "--starts", start, "--output", str(output)]
     done = subprocess.run([sys.executable, *words], capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
@@ -51,6 +51,7 @@ def test_a_quick_start(framework, start, contestants, tmp_path):
         assert max(turn.rank_seconds) == turn.seconds > 0 and len(turn.rank_seconds) == turn.ranks
         assert turn.images == turn.steps * turn.ranks * 64
     assert {"threads", "controller", "source_revision", "packages", "processor"} <= set(measured.environment)
+    assert set(measured.environment["onednn"]) == {"off"}
     timed = [turn for turn in measured.turns if turn.exchanges]
     assert {turn.contestant for turn in timed} == set(contestants) & {"np2", "np2_mpi"}
     for turn in timed:

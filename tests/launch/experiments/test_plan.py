@@ -102,6 +102,13 @@ def test_pairs_and_variables_are_axes_beside_settings(tmp_path):
     assert words[3] == "mpirun" and {"OMP_NUM_THREADS", "HOROVOD_CYCLE_TIME"} <= {*handed_on}
 
 
+def test_onednn_of_earlier_files_is_left_to_the_framework_and_names_stay(tmp_path):
+    plan = plan_of('[[cells]]\nframework = "torch"\nonednn = ["auto", "on"]\n', tmp_path)
+    assert [(cell.name, cell.config.model.onednn) for cell in plan.cells] == [
+        ("torch-cnn-np1-onednnauto", "framework"), ("torch-cnn-np1-onednnon", "on"),
+    ]  # fmt: skip
+
+
 def test_an_experiment_based_on_another(tmp_path):
     (tmp_path / "base.toml").write_text(TWO)
     changed = plan_of(f'based_on = "{tmp_path}/base.toml"\n[experiment]\nrepeats = 2\n[settings]\nepochs = 4', tmp_path)

@@ -22,7 +22,7 @@ def host(cores, gpus=0):
     [
         ("torch", 1, host(2), {**TORCH, "threads": [1], "onednn": "off"}),
         ("torch", 2, host(2), {**TORCH, "onednn": "off", "gradient_groups": ["2", "4", "each"]}),
-        ("keras", 1, host(9), {"compile": True, "threads": [1, 2, 4, 8], "onednn": ["on", "off"]}),
+        ("keras", 1, host(9), {"compile": True, "threads": [1, 2, 4, 8], "onednn": "off"}),
         ("keras", 1, host(8, gpus=1), {"compile": True, "channels_last": False}),
         ("torch", 1, host(8, gpus=1), {**TORCH, "pinned_memory": True}),
     ],
