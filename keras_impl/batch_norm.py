@@ -85,6 +85,14 @@ class BatchNormalization(keras.layers.BatchNormalization):
         running.assign(self.momentum * running + (1.0 - self.momentum) * batch_value)
 
 
+def freeze_batch_norm(model: keras.Model) -> bool:
+    """Let all layers of this kind run in inference mode from now on; return whether any of them did not."""
+    layers = [layer for layer in model.layers if isinstance(layer, BatchNormalization) and not layer.frozen]
+    for layer in layers:
+        layer.frozen = True
+    return bool(layers)
+
+
 def _bessel_correction(x: Any, *, axes: list[int]) -> Any:
     """n / (n - 1) for the n values per channel: a float where the shape is known, else a scalar tensor of x's dtype."""
     sizes = [ops.shape(x)[axis] for axis in axes]

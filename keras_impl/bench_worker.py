@@ -100,11 +100,11 @@ class _GraphTimes(ExchangeMeter):
         """Return `train` that also gives `times` what was noted in its epoch."""
 
         def train_and_note(epoch: int, steps: int) -> float:
-            self.restart()
             self._each.assign(tf.zeros([0, 2], tf.float64))
-            seconds = train(epoch, steps)
+            with self.undone():
+                seconds = train(epoch, steps)
+                times.sent_bytes = self.read().sent_bytes
             times.began, times.ended = self._each.numpy().T.tolist()
-            times.sent_bytes = self.read().sent_bytes
             return seconds
 
         return train_and_note

@@ -1,6 +1,7 @@
 """`common.distributed.exchange_meter` inside a graph, which counts at every call, not only when it is traced."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import tensorflow as tf
@@ -11,7 +12,7 @@ Exchange = Callable[[list[Any], Any], list[Any]]  # of tensors and a compression
 
 
 class ExchangeMeter:
-    """Counts from its creation, or the last `restart`.
+    """Counts from its creation.
 
     Args:
         times: whether exchanges are timed, for which each waits until all its tensors are ready.
@@ -28,10 +29,14 @@ class ExchangeMeter:
         sent, received = self._bytes.numpy().tolist()
         return counted.ExchangeMeter(int(self._updates), sent, received, float(self._seconds))
 
-    def restart(self) -> None:
-        """Forget what was counted."""
-        for variable in (self._updates, self._bytes, self._seconds):
-            variable.assign(tf.zeros_like(variable))
+    @contextmanager
+    def undone(self) -> Iterator[None]:
+        """Forget what the block counts."""
+        variables = (self._updates, self._bytes, self._seconds)
+        before = [variable.numpy() for variable in variables]
+        yield
+        for variable, value in zip(variables, before, strict=True):
+            variable.assign(value)
 
     def counting(self, apply: Callable[..., None]) -> Callable[..., None]:
         """Return an optimizer's `apply` that also counts the updates."""

@@ -1,6 +1,6 @@
 """The explicit loop of tf.keras: train an epoch in segments, evaluate."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from typing import Any, Literal
 
@@ -16,11 +16,12 @@ from common.model.dropout import dropout_seeds
 from common.run_folder.checkpoints import PartialEpoch
 from common.strategies.straggler import slowdown_of
 from common.training.measured import Measured
-from keras_impl.batch_norm import BatchNormalization
+from keras_impl.batch_norm import freeze_batch_norm
 from keras_impl.compiling import compile_errors, compiled
 from keras_impl.data import Batches, ShardedData
 from keras_impl.distributed import synchronize
 from keras_impl.optimizers import loss_per_sample
+from keras_impl.rehearsal import undone
 from keras_impl.state import TrainingState
 from keras_impl.straggler import late, timed_from_here
 
@@ -38,6 +39,7 @@ class Trainer:
     Attributes:
         epoch: the current one, from 1.
         profiler: the clock of the parts of a step, where they are timed.
+        rehearsals: yields for each update to be rehearsed, and undoes what these change of the strategy.
     """
 
     profiler: Profiler | None = None
@@ -47,6 +49,7 @@ class Trainer:
         self.data = data
         self.phases = phases
         self.epoch, self._steps_done = 0, 0
+        self.rehearsals: Callable[[], Iterable[None]] = lambda: [None]
         self._iterations_before = int(state.optimizer.iterations.numpy())
         self._loss_weight = data.setup.loss_weight(data.comm.data_rank)
         self._slowdown = slowdown_of(data.setup, rank=data.comm.rank)
@@ -79,23 +82,23 @@ class Trainer:
         iterations = int(self.state.optimizer.iterations.numpy())
         return self._steps_done + max(0, iterations - self._iterations_before)
 
-    def warm_up(self, epoch: int) -> None:
-        """Train on a batch of an epoch and undo it: the first call builds the graph, which is not training time."""
-        variables = [*self.state.model.variables, *self.state.optimizer.variables]
-        before = [variable.numpy() for variable in variables]
-        if self.state.config.model.compile:
-            with compile_errors(self.data.comm):  # alone, so that an error ends all ranks before they exchange anything
-                self._passes(*map(tf.constant, next(self.data.training(epoch))))
-        self.state.rehearses = True
-        self._train(self.data.training(epoch), 1, advance=lambda steps: None)
-        self.state.rehearses = False
-        for variable, value in zip(variables, before, strict=True):
-            variable.assign(value)
+    def rehearse(self, epoch: int) -> None:
+        """Train on the first batch of an epoch and undo it; all ranks call this, before an update is timed.
 
-    def warm_up_evaluation(self) -> None:
-        """Evaluate a batch: the first call builds the graph, which is not evaluation time."""
-        for images, labels in islice(self.data.evaluation("test"), 1):
-            self._evaluate_batch(images, labels)
+        Raises:
+            UserError: with `--compile`, it cannot be compiled; on all ranks.
+        """
+        with undone(self.state):
+            if self.state.config.model.compile:
+                with compile_errors(self.data.comm):  # alone, so that an error ends all ranks before they exchange
+                    self._passes(*map(tf.constant, next(self.data.training(epoch))))
+            for _ in self.rehearsals():
+                self._train(islice(self.data.training(epoch), 1), 1, advance=lambda steps: None)
+
+    def rehearse_evaluation(self) -> None:
+        """Evaluate a batch of each part, before an evaluation is timed."""
+        for batches in (self.data.evaluation("validation"), self.data.evaluation("test")):
+            self._evaluate(islice(batches, 1))
 
     def start_epoch(self, epoch: int, partial: PartialEpoch | None = None) -> None:
         """Prepare an epoch: batches, sums, dropout masks, BatchNorm.
@@ -105,8 +108,9 @@ class Trainer:
             partial: what was done of it before, as `partial_epoch` returned it, with what is this rank's own.
         """
         partial = partial or PartialEpoch()
-        if self.data.setup.freezes_batch_norm_in(epoch):
-            self._freeze_batch_norm(epoch)
+        if self.data.setup.freezes_batch_norm_in(epoch) and freeze_batch_norm(self.state.model):
+            self._compile()
+            self.rehearse(epoch)
         self.epoch, self._steps_done = epoch, partial.steps
         self._seconds, self._waiting = partial.training_seconds, Timer(partial.data_wait_seconds)
         self._batches = timed(self.data.training(epoch, first_step=partial.steps), self._waiting)
@@ -152,15 +156,20 @@ class Trainer:
 
     def evaluate(self, part: Literal["validation", "test"]) -> Measured:
         """Return the sums of this rank over its samples, in inference mode, and the time."""
+        with self.phases.phase(part, synchronize=self._synchronize) as evaluation:
+            loss, correct, samples = self._evaluate(self.data.evaluation(part))
+        return Measured(sums=Sums(float(loss), float(correct), samples), seconds=evaluation.seconds)
+
+    def _evaluate(self, batches: Batches) -> tuple[tf.Tensor, tf.Tensor, int]:
+        """Return the sum of the losses, the number of right answers and the number of samples."""
         loss, correct = tf.zeros((), tf.float64), tf.zeros((), tf.int64)
         samples = 0
-        with self.phases.phase(part, synchronize=self._synchronize) as evaluation:
-            for images, labels in self.data.evaluation(part):
-                loss_of_batch, correct_of_batch = self._evaluate_batch(images, labels)
-                loss += loss_of_batch
-                correct += correct_of_batch
-                samples += len(labels)
-        return Measured(sums=Sums(float(loss), float(correct), samples), seconds=evaluation.seconds)
+        for images, labels in batches:
+            loss_of_batch, correct_of_batch = self._evaluate_batch(images, labels)
+            loss += loss_of_batch
+            correct += correct_of_batch
+            samples += len(labels)
+        return loss, correct, samples
 
     def _next_batches(self, steps: int) -> Batches:
         return islice(self._batches, steps)
@@ -248,14 +257,6 @@ class Trainer:
         outputs, losses = self._forward(images, labels, training=False)
         correct = tf.argmax(outputs, axis=1) == labels
         return tf.reduce_sum(tf.cast(losses, tf.float64)), tf.reduce_sum(tf.cast(correct, tf.int64))
-
-    def _freeze_batch_norm(self, epoch: int) -> None:
-        layers = [layer for layer in self.state.model.layers if isinstance(layer, BatchNormalization)]
-        if not all(layer.frozen for layer in layers):
-            for layer in layers:
-                layer.frozen = True
-            self._compile()
-            self.warm_up(epoch)
 
     def _variables(self) -> dict[str, Any]:
         """Return the sums and the seeds of the dropout layers, under names of their own."""

@@ -1,8 +1,7 @@
 """Models that several ranks hold together: in stages (`--strategy layers`) or with every layer in pieces (`split`)."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -50,6 +49,11 @@ class ModelParallel:
         """Give the ranks that hold the same part the weights and the optimizer state of the first copy."""
         distributed.broadcast_state(state, comm=self.comm)
 
+    def rehearsals(self) -> Iterator[None]:
+        """Yield for each update to be rehearsed, then undo what these changed of this strategy."""
+        with self.meter.undone():
+            yield
+
     def end_epoch(self, state: TrainingState, epoch: int) -> PartialEpoch:
         """Average BatchNorm's statistics over the copies, the only weights that are each rank's own."""
         distributed.average_batch_norm(state, comm=self.comm)
@@ -70,6 +74,11 @@ class Layers(ModelParallel):
         super().__init__(setup, comm=comm)
         self._links = Links(comm, dtype=setup.config.model.dtype)
         self.trainer_class = partial(StageTrainer, links=self._links)
+
+    def rehearsals(self) -> Iterator[None]:
+        """Yield for each update to be rehearsed, then undo what these changed of this strategy."""
+        with self._links.meter.undone():
+            yield from super().rehearsals()
 
     def sharing(self) -> SharingRecord | None:
         """Return what this rank exchanged in its updates."""
@@ -98,12 +107,6 @@ class StageTrainer(Trainer):
     def __init__(self, *arguments: Any, links: Links, **named: Any) -> None:
         self._links = links
         super().__init__(*arguments, **named)
-
-    def warm_up(self, epoch: int) -> None:
-        """Train on a batch of an epoch and undo it, messages counted included."""
-        meter = replace(self._links.meter)
-        super().warm_up(epoch)
-        self._links.meter = meter
 
     def _passes(self, images: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, list[tf.Tensor]]:
         """Compute the microbatches of an update in the order of the schedule; only the last stage has their losses."""

@@ -4,7 +4,7 @@ MirroredStrategy is one process with several replicas, each of which takes the p
 MultiWorkerMirroredStrategy each rank is one replica.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -104,6 +104,11 @@ class Native:
     def broadcast_state(self, state: TrainingState) -> None:
         """Give all ranks the weights and the optimizer state of rank 0."""
         distributed.broadcast_state(state, comm=self.comm)
+
+    def rehearsals(self) -> Iterator[None]:
+        """Yield for each update to be rehearsed, then undo what these changed of this strategy."""
+        with self.meter.undone():
+            yield
 
     def end_epoch(self, state: TrainingState, epoch: int) -> PartialEpoch:
         """Average BatchNorm's statistics, which are each replica's own."""

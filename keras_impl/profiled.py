@@ -38,10 +38,10 @@ class ProfiledTrainer(Trainer):
         self._apply_gradients = tf.function(self._apply, autograph=False)
         self._add_sums = tf.function(self._add, autograph=False)
 
-    def warm_up(self, epoch: int) -> None:
-        """Train on a batch of an epoch and undo it, as `Trainer.warm_up`; the profile does not count it."""
-        super().warm_up(epoch)
-        self.profiler.restart()
+    def rehearse(self, epoch: int) -> None:
+        """Train on the first batch of an epoch and undo it, as `Trainer.rehearse`; the profile does not count it."""
+        with self.profiler.undone():
+            super().rehearse(epoch)
 
     def _train(self, batches: Batches, steps: int, *, advance: Callable[[int], object]) -> None:
         for images, labels in self.profiler.steps(islice(batches, steps)):

@@ -1,9 +1,8 @@
 """`--strategy server`: gradients go to ranks that hold the weights, and updated weights come back."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,6 @@ from common.training.run_setup import RunSetup
 from keras_impl import distributed
 from keras_impl.data import Batches
 from keras_impl.exchange import GroupExchange
-from keras_impl.exchange_meter import ExchangeMeter
 from keras_impl.loop import Trainer
 from keras_impl.state import TrainingState
 
@@ -40,7 +38,7 @@ class Server:
     def __init__(self, setup: RunSetup, *, comm: Communicator, step: int, folder: Path | None) -> None:
         self.setup = setup
         self.comm = comm
-        self.meter = ExchangeMeter()  # of Horovod's graphs, which are not used: the client of the servers has its own
+        self._rehearses = False
         self._served = ServedRun(setup, comm=comm, first_step=step, folder=folder, load=self._load)
         self.trainer_class: Callable[..., Trainer] = Trainer
         if self._served.draws:
@@ -61,7 +59,6 @@ class Server:
     def broadcast_state(self, state: TrainingState) -> None:
         """Give the servers rank 0's weights and optimizer state, and all workers the weights."""
         distributed.broadcast_state(state, comm=self.comm)
-        self._state = state
         names, maps = state.trainable()
         layouts = {name: maps[name].from_file for name in names}
         optimizer = _relaid(state.export_optimizer(), layouts)
@@ -70,6 +67,12 @@ class Server:
         self._served.open(weights, optimizer, shapes=shapes)
         to_file = {name: maps[name].to_file for name in names}
         state.held_elsewhere = lambda: _relaid(self._served.optimizer_state(), to_file)
+
+    def rehearsals(self) -> Iterator[None]:
+        """Yield for each update to be rehearsed, then undo what these changed of this strategy."""
+        self._rehearses = True
+        yield
+        self._rehearses = False
 
     def end_epoch(self, state: TrainingState, epoch: int) -> PartialEpoch:
         """Average BatchNorm's statistics, the only weights that are each worker's own."""
@@ -89,7 +92,7 @@ class Server:
         optimizer.iterations.assign_add(1)
 
     def _exchange(self, gradient: np.ndarray) -> np.ndarray:
-        if self._state.rehearses:
+        if self._rehearses:
             return gradient  # in place of weights, which are about to be restored
         return self._served.client.exchange(gradient).copy()  # TensorFlow may use the array itself
 
@@ -116,7 +119,7 @@ class DrawingTrainer(DrawnWork, Trainer):
             self._drawn += 1
 
     def _train(self, batches: Batches, steps: int, *, advance: Callable[[int], object]) -> None:
-        for images, labels in islice(batches, 1) if self.state.rehearses else batches:
+        for images, labels in batches:
             self._train_step(tf.constant(images), tf.constant(labels))
             advance(1)
 

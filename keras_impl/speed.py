@@ -25,5 +25,5 @@ def trial_trainer(setup: RunSetup, *, comm: Communicator, device: str, exchanges
     state = TrainingState(model, optimizer, spec=setup.spec, config=setup.config)
     state.restore(setup.first_weights)
     trainer = Trainer(state, ShardedData(setup, comm=comm, device=device), phases=Phases())
-    trainer.warm_up(1)
+    trainer.rehearse(1)
     return trainer

@@ -31,7 +31,6 @@ class TrainingState:
         self.config = config
         self.is_shared = is_shared  # whether all ranks hold it already: a checkpoint reaches each of them
         self.held_elsewhere: Callable[[], Weights] | None = None  # returns the optimizer's state where servers have it
-        self.rehearses = False  # whether updates are undone afterwards, so that no other rank may see them
 
     def restore(self, weights: Weights, optimizer: Weights | None = None) -> None:
         """Load what `export_weights` and `export_optimizer` returned; without the latter the optimizer stays as is."""

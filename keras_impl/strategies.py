@@ -1,6 +1,6 @@
 """How the ranks share the work of a batch (`--strategy`): one class per strategy, all with the same methods."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -29,7 +29,6 @@ from keras_impl.weights import weight_maps
 class Strategy(Protocol):
     """What the trainer asks of every strategy."""
 
-    meter: ExchangeMeter
     trainer_class: Callable[..., Trainer] = Trainer
     exchange: GroupExchange | None = None  # of the ranks that hold pieces of the same layers
 
@@ -44,6 +43,9 @@ class Strategy(Protocol):
 
     def broadcast_state(self, state: TrainingState) -> None:
         """Give all ranks the weights and the optimizer state of rank 0."""
+
+    def rehearsals(self) -> Iterator[None]:
+        """Yield for each update to be rehearsed, then undo what these changed of this strategy."""
 
     def end_epoch(self, state: TrainingState, epoch: int) -> PartialEpoch:
         """Give all ranks the same weights, for evaluation and record.
@@ -94,6 +96,11 @@ class AllReduce(Strategy):
         """Give all ranks the weights and the optimizer state of rank 0."""
         distributed.broadcast_state(state, comm=self.comm)
 
+    def rehearsals(self) -> Iterator[None]:
+        """Yield for each update to be rehearsed, then undo what these changed of this strategy."""
+        with self.meter.undone():
+            yield
+
     def end_epoch(self, state: TrainingState, epoch: int) -> PartialEpoch:
         """Average BatchNorm's statistics, the only weights that are each rank's own."""
         distributed.average_batch_norm(state, comm=self.comm, weight=self.setup.weight_of(self.comm.rank))
@@ -142,6 +149,7 @@ class Averaging(Strategy):
     ) -> keras.optimizers.Optimizer:
         """Return the optimizer, which averages gradients before an update (in warm-up) or weights after it."""
         self._weights = [weight.variable for weight in weight_maps(model, self.setup.spec).values()]
+        self._iterations = optimizer.iterations
         if self.comm.size > 1:
             # Keras has no hooks for this.
             optimizer.apply = self.meter.counting(partial(self._update, optimizer, optimizer.apply))
@@ -150,6 +158,13 @@ class Averaging(Strategy):
     def broadcast_state(self, state: TrainingState) -> None:
         """Give all ranks the weights and the optimizer state of rank 0."""
         distributed.broadcast_state(state, comm=self.comm)
+
+    def rehearsals(self) -> Iterator[None]:
+        """Yield for each update to be rehearsed, then undo what these changed of this strategy."""
+        with self.meter.undone():
+            for step in self.setup.averaging.rehearsed:
+                self._iterations.assign(step)  # the trainer undoes what it changes of the optimizer
+                yield
 
     def end_epoch(self, state: TrainingState, epoch: int) -> PartialEpoch:
         """Keep this rank's own weights, where they differ, and load their average.

@@ -1,6 +1,6 @@
 """The explicit loop of PyTorch: train an epoch in segments, evaluate."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from itertools import islice
 from typing import Any, Literal
@@ -19,6 +19,7 @@ from torch_impl.compiling import compile_errors, compiled
 from torch_impl.data import Batches, ShardedData
 from torch_impl.distributed import synchronize
 from torch_impl.optimizers import loss_per_sample
+from torch_impl.rehearsal import undone
 from torch_impl.state import TrainingState
 from torch_impl.straggler import planted_slowdown
 
@@ -35,6 +36,7 @@ class Trainer:
     Attributes:
         epoch: the current one, from 1.
         profiler: the clock of the parts of a step, where they are timed.
+        rehearsals: yields for each update to be rehearsed, and undoes what these change of the strategy.
     """
 
     profiler: Profiler | None = None
@@ -44,7 +46,8 @@ class Trainer:
         self.data = data
         self.learning_rates = learning_rates
         self.phases = phases
-        self.epoch = 0
+        self.epoch, self._steps_done, self._steps_of_segment = 0, 0, 0
+        self.rehearsals: Callable[[], Iterable[None]] = lambda: [None]
         self._loss_weight = data.setup.loss_weight(data.comm.data_rank)
         self._gradient: Tensor | None = None
         self._slowdown = planted_slowdown(data, state.model)
@@ -66,26 +69,25 @@ class Trainer:
         """Updates of the epoch that are done, also while a segment is trained."""
         return self._steps_done + self._steps_of_segment
 
-    def warm_up(self, epoch: int) -> None:
-        """Compute a batch of an epoch and undo it: with `--compile` the first one compiles, which is not training time.
+    def rehearse(self, epoch: int) -> None:
+        """Train on the first batch of an epoch and undo it; all ranks call this, before an update is timed.
 
         Raises:
-            UserError: it cannot be compiled; on all ranks.
+            UserError: with `--compile`, it cannot be compiled; on all ranks.
         """
-        if not self._compiled:
-            return
-        self.epoch = epoch
-        model = self.state.model
-        buffers = [buffer.clone() for buffer in model.buffers()]
-        self._train_mode()
-        with compile_errors(self.data.comm):
-            images, labels = next(self.data.training(epoch))
-            passes = self.data.setup.passes
-            _, losses = self._compiled(images.chunk(passes)[0], labels.chunk(passes)[0])
-            # Not by `backward`, after which Horovod exchanges the gradients.
-            torch.autograd.grad(losses, list(model.parameters()), self._loss_gradient(losses))
-        for buffer, before in zip(model.buffers(), buffers, strict=True):
-            buffer.copy_(before)
+        with undone(self.state):
+            if self._compiled:
+                with compile_errors(self.data.comm):  # alone, so that an error ends all ranks before they exchange
+                    self._compile_passes(epoch)
+            for _ in self.rehearsals():
+                self._reset_sums()
+                self._train(islice(self.data.training(epoch), 1), epoch=epoch, first=0, advance=lambda steps: None)
+        self._steps_of_segment = 0
+
+    def rehearse_evaluation(self) -> None:
+        """Evaluate a batch of each part, before an evaluation is timed."""
+        for batches in (self.data.evaluation("validation"), self.data.evaluation("test")):
+            self._evaluate(islice(batches, 1))
 
     def start_epoch(self, epoch: int, partial: PartialEpoch | None = None) -> None:
         """Prepare an epoch: batches, sums, dropout masks, BatchNorm.
@@ -95,16 +97,12 @@ class Trainer:
             partial: what was done of it before, as `partial_epoch` returned it, with what is this rank's own.
         """
         partial = partial or PartialEpoch()
-        if self.data.setup.freezes_batch_norm_in(epoch):
-            self.warm_up(epoch)
+        if self.data.setup.freezes_batch_norm_in(epoch) and not self.data.setup.freezes_batch_norm_in(epoch - 1):
+            self.rehearse(epoch)
         self.epoch, self._steps_done, self._steps_of_segment = epoch, partial.steps, 0
         self._seconds, self._waiting = partial.training_seconds, Timer(partial.data_wait_seconds)
         self._batches = timed(self.data.training(epoch, first_step=partial.steps), self._waiting)
-        # Sums stay on the device: reading them at every step would make it wait for each. One sum per place in the
-        # batch, as all batches have one size: the sum within the batch is taken once, at the end of the epoch.
-        places, device = self.data.batch_size, self.data.device
-        self._losses_of_places = torch.zeros(places, dtype=torch.float64, device=device)
-        self._correct_of_places = torch.zeros(places, dtype=torch.int64, device=device)
+        self._reset_sums()
         self._seed_dropout()
         self._restore(partial)
         if self._slowdown:
@@ -119,17 +117,7 @@ class Trainer:
         """
         first = self.data.setup.steps_after(self.epoch - 1) + self._steps_done
         with self.phases.phase("training", synchronize=self._synchronize) as segment:
-            self._train_mode()
-            batches = self._next_batches(steps)
-            if self.profiler:
-                batches = self.profiler.steps(batches)
-            for step, (images, labels) in enumerate(batches, start=first):
-                learning_rate = self.learning_rates[min(step, len(self.learning_rates) - 1)]
-                outputs, losses = self._step(images, labels, float(learning_rate))
-                self._losses_of_places += losses
-                self._correct_of_places += outputs.argmax(dim=1) == labels
-                self._steps_of_segment += 1
-                advance(1)
+            self._train(self._next_batches(steps), epoch=self.epoch, first=first, advance=advance)
         self._seconds += segment.seconds
         # Not the batches that were counted: a worker that draws its batches has its own number of them.
         self._steps_done, self._steps_of_segment = self._steps_done + steps, 0
@@ -156,20 +144,54 @@ class Trainer:
             state=state,
         )
 
-    @torch.inference_mode()
     def evaluate(self, part: Literal["validation", "test"]) -> Measured:
         """Return the sums of this rank over its samples, in inference mode, and the time."""
+        with self.phases.phase(part, synchronize=self._synchronize) as evaluation:
+            loss, correct, samples = self._evaluate(self.data.evaluation(part))
+        return Measured(sums=Sums(float(loss), float(correct), samples), seconds=evaluation.seconds)
+
+    @torch.inference_mode()
+    def _evaluate(self, batches: Batches) -> tuple[Tensor, Tensor, int]:
+        """Return the sum of the losses, the number of right answers and the number of samples."""
         self.state.model.eval()
         loss = torch.zeros((), dtype=torch.float64, device=self.data.device)
         correct = torch.zeros((), dtype=torch.int64, device=self.data.device)
         samples = 0
-        with self.phases.phase(part, synchronize=self._synchronize) as evaluation:
-            for images, labels in self.data.evaluation(part):
-                outputs, losses = self._forward(images, labels)
-                loss += losses.sum(dtype=torch.float64)
-                correct += (outputs.argmax(dim=1) == labels).sum()
-                samples += len(labels)
-        return Measured(sums=Sums(float(loss), float(correct), samples), seconds=evaluation.seconds)
+        for images, labels in batches:
+            outputs, losses = self._forward(images, labels)
+            loss += losses.sum(dtype=torch.float64)
+            correct += (outputs.argmax(dim=1) == labels).sum()
+            samples += len(labels)
+        return loss, correct, samples
+
+    def _train(self, batches: Batches, *, epoch: int, first: int, advance: Callable[[int], object]) -> None:
+        """Train on batches of an epoch, of which the first belongs to this update of the run, counted from 0."""
+        self._train_mode(epoch)
+        if self.profiler:
+            batches = self.profiler.steps(batches)
+        for step, (images, labels) in enumerate(batches, start=first):
+            learning_rate = self.learning_rates[min(step, len(self.learning_rates) - 1)]
+            outputs, losses = self._step(images, labels, float(learning_rate))
+            self._losses_of_places += losses
+            self._correct_of_places += outputs.argmax(dim=1) == labels
+            self._steps_of_segment += 1
+            advance(1)
+
+    def _compile_passes(self, epoch: int) -> None:
+        """Compile both passes; not by `backward`, after which Horovod exchanges the gradients."""
+        self._train_mode(epoch)
+        images, labels = next(self.data.training(epoch))
+        passes = self.data.setup.passes
+        assert self._compiled
+        _, losses = self._compiled(images.chunk(passes)[0], labels.chunk(passes)[0])
+        torch.autograd.grad(losses, list(self.state.model.parameters()), self._loss_gradient(losses))
+
+    def _reset_sums(self) -> None:
+        # Sums stay on the device: reading them at every step would make it wait for each. One sum per place in the
+        # batch, as all batches have one size: the sum within the batch is taken once, at the end of the epoch.
+        places, device = self.data.batch_size, self.data.device
+        self._losses_of_places = torch.zeros(places, dtype=torch.float64, device=device)
+        self._correct_of_places = torch.zeros(places, dtype=torch.int64, device=device)
 
     def _next_batches(self, steps: int) -> Batches:
         return islice(self._batches, steps)
@@ -233,9 +255,9 @@ class Trainer:
         config = self.state.config
         return loss_per_sample(outputs, labels, config=config.optimizer, model_config=config.model)
 
-    def _train_mode(self) -> None:
+    def _train_mode(self, epoch: int) -> None:
         self.state.model.train()
-        if self.data.setup.freezes_batch_norm_in(self.epoch):
+        if self.data.setup.freezes_batch_norm_in(epoch):
             for layer in self.state.model.modules():
                 if isinstance(layer, nn.BatchNorm2d):
                     layer.eval()

@@ -1,6 +1,6 @@
 """Models that several ranks hold together: in stages (`--strategy layers`) or with every layer in pieces (`split`)."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -46,6 +46,11 @@ class ModelParallel:
         """Give the ranks that hold the same part the weights and the optimizer state of the first copy."""
         distributed.broadcast_state(state, comm=self.comm)
 
+    def rehearsals(self) -> Iterator[None]:
+        """Yield for each update to be rehearsed, then undo what these changed of this strategy."""
+        with self.meter.undone():
+            yield
+
     def end_epoch(self, state: TrainingState, epoch: int) -> PartialEpoch:
         """Average BatchNorm's statistics over the copies, the only weights that are each rank's own."""
         distributed.average_batch_norm(state, comm=self.comm)
@@ -69,6 +74,11 @@ class Layers(ModelParallel):
         super().__init__(setup, comm=comm)
         self._links = Links(comm, dtype=setup.config.model.dtype)
         self.trainer_class = partial(StageTrainer, links=self._links)
+
+    def rehearsals(self) -> Iterator[None]:
+        """Yield for each update to be rehearsed, then undo what these changed of this strategy."""
+        with self._links.meter.undone():
+            yield from super().rehearsals()
 
     def sharing(self) -> SharingRecord | None:
         """Return what this rank exchanged in its updates."""

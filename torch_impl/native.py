@@ -3,7 +3,7 @@
 import atexit
 import os
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch.distributed as dist
@@ -59,6 +59,12 @@ class Native:
     def broadcast_state(self, state: TrainingState) -> None:
         """Give all ranks the weights and the optimizer state of rank 0."""
         distributed.broadcast_state(state, comm=self.comm)
+
+    def rehearsals(self) -> Iterator[None]:
+        """Yield for each update to be rehearsed, then undo what these changed of this strategy."""
+        with self.meter.undone():
+            yield
+            yield  # in which `DistributedDataParallel` makes its buckets anew, in the order of the gradients before
 
     def end_epoch(self, state: TrainingState, epoch: int) -> PartialEpoch:
         """Average BatchNorm's statistics, the only weights that are each rank's own."""

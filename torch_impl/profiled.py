@@ -27,6 +27,11 @@ class ProfiledTrainer(Trainer):
         self._parts = layer_parts(state.model, state.spec) if by_layer else [("", state.model)]
         self._loss_name = "loss" if by_layer else ""
 
+    def rehearse(self, epoch: int) -> None:
+        """Train on the first batch of an epoch and undo it, as `Trainer.rehearse`; the profile does not count it."""
+        with self.profiler.undone():
+            super().rehearse(epoch)
+
     def _step(self, images: Tensor, labels: Tensor, learning_rate: float) -> tuple[Tensor, Tensor]:
         lap = self.profiler.lap
         for group in self.state.optimizer.param_groups:

@@ -1,6 +1,6 @@
 """`--strategy server`: gradients go to ranks that hold the weights, and updated weights come back."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -35,6 +35,7 @@ class Server:
     def __init__(self, setup: RunSetup, *, comm: Communicator, step: int, folder: Path | None) -> None:
         self.setup = setup
         self.comm = comm
+        self._rehearses = False
         self._served = ServedRun(setup, comm=comm, first_step=step, folder=folder, load=self._load)
         self.trainer_class: Callable[..., Trainer] = Trainer
         if self._served.draws:
@@ -65,6 +66,12 @@ class Server:
         self._served.open(self._weights.cpu().numpy(), state.export_optimizer(), shapes=self._shapes)
         state.held_elsewhere = self._served.optimizer_state
 
+    def rehearsals(self) -> Iterator[None]:
+        """Yield for each update to be rehearsed, then undo what these changed of this strategy."""
+        self._rehearses = True
+        yield
+        self._rehearses = False
+
     def end_epoch(self, state: TrainingState, epoch: int) -> PartialEpoch:
         """Average BatchNorm's statistics, the only weights that are each worker's own."""
         distributed.average_batch_norm(state, comm=self.comm, weight=self.setup.weight_of(self.comm.rank))
@@ -78,7 +85,9 @@ class Server:
         self._gradient.zero_()
 
     def _exchange(self) -> None:
-        self._load(self._served.client.exchange(self._gradient.cpu().numpy()))
+        gradient = self._gradient.cpu().numpy()
+        # In a rehearsal in place of weights, which are about to be restored.
+        self._load(gradient if self._rehearses else self._served.client.exchange(gradient))
 
     def _load(self, weights: np.ndarray) -> None:
         self._weights.copy_(torch.from_numpy(weights))

@@ -28,5 +28,5 @@ def trial_trainer(setup: RunSetup, *, comm: Communicator, device: torch.device, 
     state.restore(setup.first_weights)
     data = ShardedData(setup, comm=comm, device=device)
     trainer = Trainer(state, data, learning_rates=learning_rates, phases=Phases())
-    trainer.warm_up(1)
+    trainer.rehearse(1)
     return trainer

@@ -20,7 +20,7 @@ class LateGradient(Slowdown):
     def __init__(self, straggler: Straggler, *, seed: int, model: nn.Module, data: ShardedData) -> None:
         super().__init__(straggler, seed=seed)
         self._device = data.device
-        self._missing = 0  # in a warm-up, after which nothing sleeps
+        self._missing = 0
         self._gradients = len(list(model.parameters())) * data.setup.passes
         for parameter in model.parameters():
             parameter.register_hook(self._arrived)

@@ -1,6 +1,6 @@
 """How the ranks share the work of a batch (`--strategy`): one class per strategy, all with the same methods."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -38,6 +38,9 @@ class Strategy(Protocol):
 
     def broadcast_state(self, state: TrainingState) -> None:
         """Give all ranks the weights and the optimizer state of rank 0."""
+
+    def rehearsals(self) -> Iterator[None]:
+        """Yield for each update to be rehearsed, then undo what these changed of this strategy."""
 
     def end_epoch(self, state: TrainingState, epoch: int) -> PartialEpoch:
         """Give all ranks the same weights, for evaluation and record.
@@ -84,6 +87,11 @@ class AllReduce(Strategy):
     def broadcast_state(self, state: TrainingState) -> None:
         """Give all ranks the weights and the optimizer state of rank 0."""
         distributed.broadcast_state(state, comm=self.comm)
+
+    def rehearsals(self) -> Iterator[None]:
+        """Yield for each update to be rehearsed, then undo what these changed of this strategy."""
+        with self.meter.undone():
+            yield
 
     def end_epoch(self, state: TrainingState, epoch: int) -> PartialEpoch:
         """Average BatchNorm's statistics, the only weights that are each rank's own."""
@@ -141,6 +149,15 @@ class Averaging(Strategy):
     def broadcast_state(self, state: TrainingState) -> None:
         """Give all ranks the weights and the optimizer state of rank 0."""
         distributed.broadcast_state(state, comm=self.comm)
+
+    def rehearsals(self) -> Iterator[None]:
+        """Yield for each update to be rehearsed, then undo what these changed of this strategy."""
+        before = self._step
+        with self.meter.undone():
+            for step in self.setup.averaging.rehearsed:
+                self._step = step
+                yield
+        self._step = before
 
     def end_epoch(self, state: TrainingState, epoch: int) -> PartialEpoch:
         """Keep this rank's own weights, where they differ, and load their average.

@@ -73,12 +73,14 @@ def train(config: Config, comm: Communicator, session: Session) -> None:
 
     trainer_class = ProfiledTrainer if config.record.profile else strategy.trainer_class
     trainer = trainer_class(state, data, learning_rates=learning_rates, phases=session.phases)
+    trainer.rehearsals = strategy.rehearsals
+    trainer.rehearse_evaluation()
     if config.training.evaluate_first and not checkpoint:
         session.record_initial_test(trainer.evaluate("test"))
     epoch, partial = start.epoch, start.partial_epoch(comm.rank)
     is_complete = session.is_complete(step=start.step)
     if not is_complete:
-        trainer.warm_up(epoch + 1)
+        trainer.rehearse(epoch + 1)
     with distributed.timeline(session.timeline_file()):
         checkpointer = session.start_training(trainer, checkpoint)
         while not is_complete:

@@ -37,6 +37,12 @@ class AveragingPlan:
             return self.size > 1
         return self.weights_differ_after(step) or (not self.config.average_state and bool(self._is_local(step)))
 
+    @property
+    def rehearsed(self) -> tuple[int, int]:
+        """Two updates, counted from 0, that exchange all that any update does: the first one, and one that averages."""
+        first_average = (self.config.warmup_allreduce // self.interval + 1) * self.interval
+        return 0, first_average - 1
+
     def _is_local(self, step: Any) -> Any:
         """Return whether each rank makes an update from its own gradients."""
         return self.config.strategy == "averaging" and self.size > 1 and step > self.config.warmup_allreduce

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass
@@ -24,6 +24,13 @@ class ExchangeMeter:
     def send(self, count: int) -> None:
         """Count bytes that are handed over."""
         self.sent_bytes += count
+
+    @contextmanager
+    def undone(self) -> Iterator[None]:
+        """Forget what the block counts."""
+        before = replace(self)
+        yield
+        vars(self).update(vars(before))
 
     @contextmanager
     def timed(self) -> Iterator[None]:

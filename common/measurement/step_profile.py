@@ -6,6 +6,7 @@ up to the step without overlap, and a profiled run is slower than a timed one.
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Literal, TypeVar
 
@@ -81,6 +82,14 @@ class Profiler:
         self._left_out = 0
         self._last = 0.0
         self.laps = Laps(0, 0.0, dict.fromkeys(PARTS, 0.0))
+
+    @contextmanager
+    def undone(self) -> Iterator[None]:
+        """Forget what the block measures."""
+        left_out, laps = self._left_out, self.laps
+        self.restart()
+        yield
+        self._left_out, self.laps = left_out, laps
 
     def steps(self, batches: Iterator[Batch]) -> Iterator[Batch]:
         """Yield the batches of an epoch; a step lasts from the request of its batch to that of the next one."""

@@ -22,7 +22,7 @@ class Slowdown:
     def __init__(self, straggler: Straggler, *, seed: int) -> None:
         self.straggler = straggler
         self.seed = seed
-        self._step = 0
+        self._step: int | None = None  # until `start_at` is called: an update that is rehearsed is none of the run
 
     def start_at(self, step: int) -> None:
         """Let the next update be this one of the run, counted from 0."""
@@ -38,6 +38,8 @@ class Slowdown:
 
         Further arguments are ignored: they let a graph wait for what was computed.
         """
+        if self._step is None:
+            return
         if self.is_slow(self._step):
             time.sleep(max(0.0, (time.time() - started) * (self.straggler.factor - 1)))
         self._step += 1

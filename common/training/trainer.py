@@ -39,8 +39,11 @@ class Trainer(Protocol):
     def updates_done(self) -> int:
         """Updates of the epoch that are done, also while a segment is trained."""
 
-    def warm_up(self, epoch: int) -> None:
-        """Compile what an epoch needs."""
+    def rehearse(self, epoch: int) -> None:
+        """Train on the first batch of an epoch and undo it."""
+
+    def rehearse_evaluation(self) -> None:
+        """Evaluate a batch."""
 
     def start_epoch(self, epoch: int, partial: PartialEpoch | None = None) -> None:
         """Prepare an epoch, of which some may be done."""

@@ -31,7 +31,7 @@ from keras_impl.data import ShardedData
 from keras_impl.distributed_optimizer import DistributedOptimizer
 from keras_impl.exchange_meter import ExchangeMeter
 from keras_impl.loop import Trainer
-from keras_impl.models import build_model
+from keras_impl.models import build_model, set_precision_and_layout
 from keras_impl.optimizers import LearningRates, build_optimizer
 from keras_impl.state import TrainingState
 
@@ -126,9 +126,29 @@ def check_the_graph_of_an_evaluation_is_built_before_the_first_one_is_timed(fold
     phases.listeners.append(
         lambda phase: graphs.append((phase, trainer._evaluate_batch.experimental_get_tracing_count()))
     )
-    trainer.warm_up_evaluation()
+    trainer.rehearse_evaluation()
     trainer.evaluate("test")
     assert graphs == [("test", 1), ("other", 1)]
+
+
+def check_nothing_is_left_of_a_rehearsal(folder):
+    """With float16, which runs have on GPUs only; before the first update and after some."""
+    setup = toy_setup(mixed_precision="float16")
+    set_precision_and_layout(setup.config)
+    try:
+        trainer = trainer_of(setup, phases=Phases())
+    finally:
+        set_precision_and_layout(Config())
+    variables = [*trainer.state.model.variables, *trainer.state.optimizer.variables]
+    assert any(variable is trainer.state.optimizer.dynamic_scale for variable in variables)
+    for updates in (0, 2):
+        if updates:
+            trainer.start_epoch(1)
+            trainer.train_segment(updates)
+        before = [variable.numpy() for variable in variables]
+        trainer.rehearse(1)
+        assert all(np.array_equal(array, variable.numpy()) for array, variable in zip(before, variables, strict=True))
+        assert trainer.updates_done == updates
 
 
 def check_exchanges_wait_for_each_other_s_tensors_only_where_they_are_timed(folder):

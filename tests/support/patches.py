@@ -18,6 +18,7 @@ import numpy as np
 from common.data import batches
 from common.distributed.communicator import launcher_rank
 from common.errors import UserError
+from common.measurement.timing import Phases
 from common.model import specs as model_specs
 from common.parameter_server import client
 from common.training import checkpointer, run_setup, schedule
@@ -276,6 +277,68 @@ def unweighted_statistics(framework):
     return mock.patch.object(distributed, "average_batch_norm", unweighted)
 
 
+@contextlib.contextmanager
+def unrehearsed(framework):
+    """Let the first update and the first evaluation of a run be those that its record counts."""
+    trainer = _module(framework, "loop").Trainer
+    with (
+        mock.patch.object(trainer, "rehearse", lambda self, epoch: None),
+        mock.patch.object(trainer, "rehearse_evaluation", lambda self: None),
+    ):
+        yield
+
+
+@contextlib.contextmanager
+def noted_rehearsal(framework):
+    """Print, a line each, what a rank rehearses, what servers get, and the end of start-up."""
+    loop, strategies = _module(framework, "loop"), _module(framework, "strategies")
+    undone, evaluate, startup_ends = loop.undone, loop.Trainer._evaluate, Phases.startup_ends
+    exchange, items = client.Client.exchange, client.Client.items
+
+    def note(words, function, *arguments):
+        print(f"noted: {words}")
+        return function(*arguments)
+
+    def state_of(state):
+        return state.export_weights() | ({} if state.held_elsewhere else state.export_optimizer())
+
+    def is_same(before, now):
+        return before.keys() == now.keys() and all(np.array_equal(before[name], now[name]) for name in before)
+
+    @contextlib.contextmanager
+    def compared(state):
+        before = state_of(state)
+        with undone(state):
+            yield
+            now = state.export_weights()
+            still = [name for name in now if np.array_equal(now[name], before[name])]
+        print(f"noted: {'not ' if still else ''}all tensors moved")
+        print(f"noted: {'nothing' if is_same(before, state_of(state)) else 'something'} is left of it")
+
+    def counted(rehearsals, strategy):
+        for _ in rehearsals(strategy):
+            yield
+            meter = strategy.meter.read() if framework == "keras" else strategy.meter
+            print(f"noted: {meter.sent_bytes} bytes sent")
+
+    with contextlib.ExitStack() as patches:
+        for kind in (strategies.AllReduce, strategies.Averaging, strategies.Native, strategies.Split):
+            counting = functools.partialmethod(lambda self, original: counted(original, self), kind.rehearsals)
+            patches.enter_context(mock.patch.object(kind, "rehearsals", counting))
+        patches.enter_context(mock.patch.object(loop, "undone", compared))
+        for kind, name, words, function in (
+            (loop.Trainer, "_evaluate", "evaluation", evaluate),
+            (Phases, "startup_ends", "start-up ends", startup_ends),
+            (client.Client, "exchange", "pushed", exchange),
+            (client.Client, "items", "drawn", items),
+        ):
+            noted = functools.partialmethod(
+                lambda self, words, function, *arguments: note(words, function, self, *arguments), words, function
+            )
+            patches.enter_context(mock.patch.object(kind, name, noted))
+        yield
+
+
 PATCHES = {
     "": lambda framework: contextlib.nullcontext(),
     "unaveraged": unaveraged,
@@ -296,6 +359,8 @@ PATCHES = {
     "shallow": shallow,
     "without_compiler": without_compiler,
     "worker_leaves": worker_leaves,
+    "unrehearsed": unrehearsed,
+    "noted_rehearsal": noted_rehearsal,
     "stopped": functools.partial(stopped, epoch=1, steps=4),
     "stopped_later": functools.partial(stopped, epoch=2, steps=3),
     "full_disk": functools.partial(full_disk, room_bytes=0),

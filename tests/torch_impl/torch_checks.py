@@ -8,12 +8,19 @@ import torch
 from fake_ranks import alone
 from frameworks import run_checks
 
-from common.config import Config, DeviceConfig, OptimizerConfig, ScheduleConfig
+from common.config import Config, DeviceConfig, OptimizerConfig, ScheduleConfig, config_from_dict
+from common.measurement.timing import Phases
+from common.training.run_setup import prepare_run
 from common.training.schedule import learning_rates
 from torch_impl import distributed
+from torch_impl.data import ShardedData
+from torch_impl.loop import Trainer
+from torch_impl.models import build_model
 from torch_impl.optimizers import build_optimizer
+from torch_impl.state import TrainingState
 from torch_impl.train import main
 
+RATES = np.array([0.1, 0.05, 0.025])
 RULES = {
     "sgd": (torch.optim.SGD, {"momentum": 0.9}),
     "adam": (torch.optim.Adam, {"betas": (0.9, 0.999), "eps": 1e-8}),
@@ -90,6 +97,42 @@ def check_learning_rates_are_those_of_pytorchs_schedulers(folder):
         ours = learning_rates(schedule, base=BASE, size=size, steps=STEPS, steps_per_epoch=STEPS_PER_EPOCH)
         theirs = rates_of_pytorch(decay=decay, size=size, warmup_steps=warmup_steps)
         np.testing.assert_allclose(ours, theirs, rtol=1e-12, err_msg=decay)
+
+
+def check_nothing_is_left_of_a_rehearsal(folder):
+    """With float16, which runs have on GPUs only, and BatchNorm; before the first update and after some."""
+    settings = {"model": {"model": "resnet34"}, "training": {"batch_size": 4}, "device": {"mixed_precision": "float16"}}
+    setup = prepare_run(config_from_dict({"data": {"dataset": "synthetic:60x17x17x1x3"}, **settings}), size=1)
+    model = build_model(setup.spec, setup.config.model)
+    optimizer = build_optimizer(model, setup.config, learning_rates=RATES)
+    state = TrainingState(model, optimizer, spec=setup.spec, config=setup.config)
+    data = ShardedData(setup, comm=alone(), device=torch.device("cpu"))
+    trainer = Trainer(state, data, learning_rates=RATES, phases=Phases())
+
+    def everything():
+        slots = {f"{number}.{name}": value for number, values in optimizer.state_dict()["state"].items()
+                 for name, value in values.items()}  # fmt: skip
+        copies = {name: value.clone() for name, value in {**model.state_dict(), **slots}.items()}
+        return {**copies, "generator": torch.get_rng_state()}, state.scaler.state_dict()
+
+    made = []
+    optimizer.register_step_post_hook(lambda *_: made.append(1))
+    for updates in (0, 2):
+        trainer.start_epoch(1)
+        if updates:
+            state.scaler.load_state_dict({**state.scaler.state_dict(), "scale": 8.0, "_growth_tracker": 3})
+            trainer.train_segment(updates)
+        before, scale = everything()
+        torch.manual_seed(updates)
+        before["generator"] = torch.get_rng_state()
+        made.clear()
+        trainer.rehearse(1)
+        assert made == [1], "the first loss scale is too large for these weights, but not for the rehearsal"
+        after, scale_after = everything()
+        assert before.keys() == after.keys() and bool(optimizer.state) == bool(updates)
+        assert all(torch.equal(before[name], after[name]) for name in before)
+        assert scale_after == scale and trainer.updates_done == updates
+        assert updates or all(weight.grad is None for weight in model.parameters())
 
 
 if __name__ == "__main__":

@@ -29,6 +29,9 @@ def updates(plan):
 )
 def test_what_is_averaged_and_what_differs(settings, averaged, weights_differ, states_differ):
     config = StrategyConfig(strategy="averaging", **settings)
-    assert updates(AveragingPlan(config, size=2, steps_per_epoch=6)) == (averaged, weights_differ, states_differ)
+    plan = AveragingPlan(config, size=2, steps_per_epoch=6)
+    assert updates(plan) == (averaged, weights_differ, states_differ)
+    first, averaging = plan.rehearsed
+    assert first == 0 and averaging + 1 == next(step for step in range(1, 100) if plan.averages_after(step))
     assert updates(AveragingPlan(config, size=1, steps_per_epoch=6)) == ([], [], [])
     assert updates(AveragingPlan(StrategyConfig(), size=2, steps_per_epoch=6)) == ([], [], [])

@@ -12,6 +12,9 @@ def test_parts_whose_ends_were_recorded_elsewhere(monkeypatch, interrupted):
     """A process interrupted between its readings of two clocks, at any of them, takes no time from a layer."""
     now, readings = [0.0], count()
     profiler = Profiler(synchronize=lambda: None, clock=lambda: now[0])
+    with profiler.undone():
+        for _ in profiler.steps(iter(range(2 * LEFT_OUT_STEPS))):
+            now[0] += 1000.0
     for _ in profiler.steps(iter(range(LEFT_OUT_STEPS))):
         now[0] += 1000.0
     started = 1_000_000.0 + now[0]
