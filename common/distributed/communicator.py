@@ -3,15 +3,17 @@
 import os
 import pickle
 import sys
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
 from common.distributed.core_sharing import CoreShare, core_share
+from common.distributed.host_name import check_host_name
 from common.errors import EXIT_CODE_USER_ERROR, UserError, from_os_error, out_of_memory
 from common.model.weights import Weights, tensor_hashes
 
@@ -263,10 +265,19 @@ def place_on_host(variables: Mapping[str, str]) -> tuple[int, int] | None:
 
 
 MOST_TRIES = 5  # of ranks that come and go to meet
+PATIENCE_SECONDS = 10.0  # between the first rank and the last of a host, until they have imported a framework
 
 
 def _init(hvd: Any, *, process_sets: Callable[[], list[Any]]) -> None:
     """Start Horovod; where ranks come and go, again with those that are left when one has ended before all had met."""
+    if uses_gloo(os.environ):
+        try:
+            check_host_name()
+        except UserError as error:
+            place, _ = place_on_host(os.environ) or (int(os.environ.get("HOROVOD_LOCAL_RANK", "0")), 0)
+            if place > 0:  # one line for each host: the launcher would end the rank that prints it after this one
+                time.sleep(PATIENCE_SECONDS)
+            _end("" if place > 0 else str(error))
     for _ in range(MOST_TRIES):
         try:
             hvd.init(process_sets=process_sets())
@@ -275,13 +286,22 @@ def _init(hvd: Any, *, process_sets: Callable[[], list[Any]]) -> None:
             if "HOROVOD_ELASTIC" not in os.environ:
                 raise
             hvd.shutdown()
-    print(
-        f"error: this rank could not join the others. Received: {MOST_TRIES} tries that failed. Remove its host from "
-        "the list of hosts, or start the run again",
-        file=sys.stderr,
-        flush=True,
+    _end(
+        f"this rank could not join the others. Received: {MOST_TRIES} tries that failed. Remove its host from the list "
+        "of hosts, or start the run again"
     )
-    os._exit(EXIT_CODE_USER_ERROR)  # not by an exception: the record is that of the others
+
+
+def _end(message: str) -> NoReturn:
+    """End this rank before it has joined the others; not by an exception: the record is that of the others."""
+    if message:
+        print(f"error: {message}", file=sys.stderr, flush=True)
+    os._exit(EXIT_CODE_USER_ERROR)
+
+
+def uses_gloo(variables: Mapping[str, str]) -> bool:
+    """Return whether Horovod will start Gloo in a process with these environment variables."""
+    return any(variables.get(name, "").lower() == "gloo" for name in ("HOROVOD_CONTROLLER", "HOROVOD_CPU_OPERATIONS"))
 
 
 def join(

@@ -24,6 +24,7 @@ import psutil
 from common.data import cache as dataset_cache
 from common.data.images.prepared_file import load_prepared
 from common.distributed.console import counted
+from common.distributed.host_name import check_host_name
 from common.distributed.pinning import visible_gpus
 from common.errors import UserError
 from common.model.memory import FRAMEWORK_BYTES
@@ -173,16 +174,23 @@ def _uses_gpus(wanted: Wanted) -> bool:
 
 
 def check_network(wanted: Wanted) -> str:
-    """The site's network interface is up and has an address."""
+    """The site's network interface is up and has an address; so has the name of the host, which Gloo looks up."""
+    name = ""
+    try:
+        check_host_name()
+    except UserError:
+        if wanted.controller == "gloo":
+            raise
+        name = f"; {socket.gethostname()} has no address, so --elastic, --controller gloo and one process alone fail"
     if wanted.interface is None:
-        return "Horovod and MPI choose the interface"
+        return f"Horovod and MPI choose the interface{name}"
     up, families = psutil.net_if_stats(), (socket.AF_INET, socket.AF_INET6)
     addresses = {name: [each for each in of if each.family in families] for name, of in psutil.net_if_addrs().items()}
     ready = [name for name, found in addresses.items() if found and name in up and up[name].isup]
     if wanted.interface not in ready:
         problem = f"network interface {wanted.interface} is not up with an address; ready: {', '.join(ready)}"
         raise UserError(f"{problem}. Name one that every host has (`network_interface` in the site file)")
-    return f"{wanted.interface} is up and has an address"
+    return f"{wanted.interface} is up and has an address{name}"
 
 
 def check_gpus(wanted: Wanted) -> str:

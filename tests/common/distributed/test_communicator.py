@@ -4,6 +4,7 @@ import errno
 import os
 import pickle
 import re
+import socket
 import subprocess
 import sys
 from dataclasses import replace
@@ -13,7 +14,7 @@ import numpy as np
 import pytest
 from fake_ranks import alone, run_ranks
 from frameworks import need
-from processes import child_environment, launcher_command
+from processes import child_environment, launcher_command, run_command, train_command
 
 from common.config import Config, DeviceConfig
 from common.distributed import communicator
@@ -203,6 +204,58 @@ def test_a_rank_that_nobody_wants_ends_in_one_line(monkeypatch, capsys):
     error = capsys.readouterr().err
     assert "could not join the others. Received: 5 tries" in error
     assert error.count("\n") == 1
+
+
+OVER_GLOO = {"OMPI_COMM_WORLD_SIZE": "2", "HOROVOD_CONTROLLER": "gloo"}
+
+
+@pytest.mark.parametrize(
+    ("variables", "name", "problem"),
+    [
+        ({}, "nowhere.invalid", "does not resolve"),  # one process alone
+        (OVER_GLOO, "nowhere.invalid", "does not resolve"),
+        (OVER_GLOO | {"HOROVOD_LOCAL_RANK": "0"}, "a..b", "does not resolve"),
+        (OVER_GLOO | {"HOROVOD_LOCAL_RANK": "1"}, "nowhere.invalid", None),
+        (OVER_GLOO | {HOST_ALIASES: "localhost,127.0.0.1", "HOROVOD_HOSTNAME": "127.0.0.1"}, "nowhere.invalid", None),
+        (OVER_GLOO, "192.0.2.1", "leads to 192.0.2.1, no address of it"),
+    ],
+)
+def test_a_host_whose_name_has_no_address_of_it_is_named_before_gloo_starts(
+    monkeypatch, capsys, variables, name, problem
+):
+    waited = []
+    monkeypatch.setattr(os, "environ", dict(variables))
+    monkeypatch.setattr(os, "_exit", sys.exit)
+    monkeypatch.setattr(socket, "gethostname", lambda: name)
+    monkeypatch.setattr(time, "sleep", waited.append)
+    hvd, calls = meets_at_try(1)
+    with pytest.raises(SystemExit, match="2"):
+        join(hvd, timeline=False)
+    line = f"error: Gloo looks up the name of its host. Received: {name}, which {problem}. Add the name to /etc/hosts"
+    error = capsys.readouterr().err
+    assert error.startswith(line) and error.count("\n") == 1 if problem else error == ""
+    assert (calls, len(waited)) == ([], int(problem is None))
+
+
+def test_without_gloo_nobody_looks_up_the_name_of_the_host(monkeypatch):
+    monkeypatch.setattr(os, "environ", {"OMPI_COMM_WORLD_SIZE": "2"})
+    monkeypatch.setattr(socket, "gethostname", lambda: "nowhere.invalid")
+    assert join(meets_at_try(1)[0], timeline=False).size == 1
+
+
+@pytest.mark.ranks
+@pytest.mark.ci
+def test_ranks_on_a_host_without_an_address_end_in_one_line(tmp_path):
+    """They died by SIGSEGV."""
+    need("torch")
+    elsewhere = ["unshare", "-u", "sh", "-c", 'hostname nowhere.invalid && exec "$0" "$@"']
+    if subprocess.run([*elsewhere, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("this user cannot give a process another host name")
+    ranks = [*launcher_command("gloo2"), "-H", "localhost:2", *train_command("torch", ["--model", "mlp"])]
+    done = run_command([*elsewhere, *ranks], folder=tmp_path)
+    (line,) = re.findall("error: Gloo looks up .*", done.stdout + done.stderr)
+    assert "Received: nowhere.invalid, which does not resolve" in line
+    assert "Segmentation" not in done.stdout + done.stderr
 
 
 SEPARATE_TENSORS = """

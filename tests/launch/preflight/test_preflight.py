@@ -109,6 +109,7 @@ class Hosts:
             patch.setenv(name, value)
         up = {name: SimpleNamespace(isup=True) for name in host.interfaces}
         addresses = {name: [SimpleNamespace(family=socket.AF_INET)] for name in host.interfaces}
+        patch.setattr(socket, "gethostname", lambda: host.name)
         patch.setattr(host_checks, "versions", lambda framework: host.versions)
         patch.setattr(host_checks, "horovod_build", host.builds.get)
         patch.setattr(host_checks, "gpus", listed_gpus)
