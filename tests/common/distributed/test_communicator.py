@@ -7,6 +7,7 @@ import re
 import socket
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from types import SimpleNamespace
 
