@@ -15,9 +15,9 @@ from analysis.output.options import add_parser
 from analysis.output.plots import framework_style, legend_below
 from analysis.output.tables import Cell, Table
 from analysis.runs.arguments import add_runs_options
-from analysis.runs.sameness import HASHES, onednn_differs, why_not_the_same
+from analysis.runs.sameness import HASHES, why_not_the_same
 from analysis.runs.table import RunRow, Selection, curve
-from analysis.runs.validity import flags_of
+from analysis.runs.validity import flags_of, onednn_flags
 from common.distributed.console import counted
 from common.errors import UserError
 from common.measurement.energy import EnergyRecord
@@ -88,9 +88,7 @@ def find(selection: Selection) -> Finding:
         answer=_answer(first, second, reasons),
         tables=[differences_table(first, second), results_table(first, second, selection.epochs)],
         plots=[plot] if plot else [],
-        flags=list(
-            dict.fromkeys([*reasons, *onednn_differs(first.record, second.record), *flags_of(selection.rows, [])])
-        ),
+        flags=list(dict.fromkeys([*reasons, *onednn_flags(first, second), *flags_of(selection.rows, [])])),
         notes=notes,
     )
 

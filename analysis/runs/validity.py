@@ -1,19 +1,21 @@
 """Validity checks of runs and comparisons: what `check` reports, and what every command flags."""
 
+import itertools
 import math
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
 from analysis.runs.cells import Cell, differing
-from analysis.runs.labels import onednn_in_force
+from analysis.runs.labels import framework_label, onednn_in_force
 from analysis.runs.sameness import HASHES, onednn_differs
 from analysis.runs.table import RunRow, images_trained
 from common.distributed.console import counted
 from common.measurement.energy import EnergyRecord
 from common.measurement.interference import Interference
-from common.run_folder.records import DataRecord, Hashes, NotRecorded, Totals, World
+from common.run_folder.records import DataRecord, Hashes, NotRecorded, RunRecord, Totals, World
 from common.run_folder.world_changes import ElasticRecord
 from common.training.schedule import scale_factor
 
@@ -143,17 +145,20 @@ def objections(first: Cell, second: Cell) -> list[str]:
 
 def pair_flags(first: Cell, second: Cell) -> list[str]:
     """Return why two cells are not the same experiment, and why their times do not compare if they are."""
-    return [*unlike_flags(first, second), *_onednn_flags(first, second)]
+    label = f"{first.name} against {second.name}"
+    return [*unlike_flags(first, second), *(f"{label}: {words}" for words in onednn_flags(first.first, second.first))]
 
 
-def _onednn_flags(first: Cell, second: Cell) -> list[str]:
-    """Return why times do not compare: oneDNN. Of tuned cells each has what is best for it."""
-    if (first.is_tuned and second.is_tuned) or first.is_published or second.is_published:
+def onednn_flags(first: RunRow, second: RunRow) -> list[str]:
+    """Return why the times of two runs do not compare: oneDNN.
+
+    Of tuned runs each has what is best for it; of both frameworks, asked alike, `flags_of` says it.
+    """
+    configs = [run.config for run in (first, second) if run.config]
+    if len(configs) < 2 or all(config.model.tuned for config in configs):
         return []
-    return [
-        f"{first.name} against {second.name}: {words}"
-        for words in onednn_differs(first.first.record, second.first.record)
-    ]
+    alike = configs[0].model.onednn == configs[1].model.onednn
+    return [] if alike and first.framework != second.framework else onednn_differs(first.record, second.record)
 
 
 def unlike_flags(first: Cell, second: Cell) -> list[str]:
@@ -183,7 +188,11 @@ def _unlike(first: RunRow, second: RunRow, name: str) -> bool:
 
 
 def flags_of(runs: Iterable[RunRow], cells: Sequence[Cell]) -> list[str]:
-    """Return the flags of these rows of the table of runs and of cells; one that many share once, with their names."""
+    """Return the flags of these rows of the table of runs and of cells; one that many share once, with their names.
+
+    Also that oneDNN computed in one framework only: every command that shows both says so.
+    """
+    runs = list(runs)
     of_flag: dict[str, list[Hashable]] = defaultdict(list)
     for run in runs:
         for flag in run_flags(run):
@@ -191,7 +200,25 @@ def flags_of(runs: Iterable[RunRow], cells: Sequence[Cell]) -> list[str]:
     for cell in cells:
         for flag in cell_flags(cell):
             of_flag[flag].append(cell.name)
+    for flag, name in _onednn_of_frameworks(runs):
+        of_flag[flag].append(name)
     return [f"{listed(names, apart='; ')}: {flag}" for flag, names in of_flag.items()]
+
+
+def _onednn_of_frameworks(runs: Sequence[RunRow]) -> Iterator[tuple[str, str]]:
+    """Yield why times of both frameworks do not compare whose runs were asked alike, and of which runs."""
+    records: dict[tuple[Any, ...], dict[str, RunRecord]] = defaultdict(dict)
+    for run in runs:
+        if run.config and not run.config.model.tuned:
+            place = run.model, run.data_set, run.np, run.config.model.onednn
+            records[place].setdefault(run.framework, run.record)
+    for (model, data_set, ranks, _), of_place in records.items():
+        for first, second in itertools.combinations(sorted(of_place, reverse=True), 2):
+            for flag in onednn_differs(of_place[first], of_place[second]):
+                yield (
+                    f"{framework_label(first)} and {framework_label(second)}, {flag}",
+                    f"{model}, {data_set}, np {ranks}",
+                )
 
 
 def chance_of(cell: Cell) -> float | None:

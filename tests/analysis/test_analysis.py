@@ -240,7 +240,7 @@ def test_two_runs_were_the_same_experiment_or_why_not(tmp_path, capsys, row):
     assert main(["compare", *command[1:]]) == 0
     compared = capsys.readouterr().out
     assert ("The two runs are the same experiment" in compared) == (reason is None)
-    assert times is None or f"flag: {times}" in compared
+    assert times is None or times in next(line for line in compared.splitlines() if line.startswith("flag: "))
 
 
 def test_the_table_of_two_runs(tmp_path):
@@ -270,6 +270,20 @@ def test_runs_beside_the_proofs_are_checked_too(tmp_path, capsys):
 
 OF_RUNS = ("strategies", "aa-test", "frameworks", "clouds", "scaling", "tune", "times", "energy", "layers", "faults",
            "hyperparameters", "check", "thesis")  # fmt: skip
+
+
+@pytest.mark.parametrize("question", ["frameworks", "check", "compare", "times", "clouds", "layers"])
+def test_every_question_flags_that_onednn_computed_one_framework_only(tmp_path, question, capsys):
+    """As installed, both are still the same experiment."""
+    installed = {"settings": {"model": {"onednn": "framework", "model": "mlp"}}}
+    for framework, state in (("torch", "on"), ("keras", "off")):
+        write_finished_run(tmp_path / framework, framework=framework, world={"onednn": [state]}, **installed)
+    assert main([question, *map(str, (tmp_path / "torch", tmp_path / "keras")), "--format", "json"]) == 0
+    flags = [flag for flag in json.loads(capsys.readouterr().out)["flags"] if "oneDNN" in flag]
+    assert flags == [
+        "cnn, mnist, np 1: PyTorch and Keras, oneDNN: as installed (in force: on) and as installed (in force: off): "
+        "the times do not compare"
+    ]
 
 
 @pytest.mark.parametrize("question", OF_RUNS)
