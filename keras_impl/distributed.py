@@ -86,6 +86,8 @@ def pin_device(config: DeviceConfig, comm: Communicator, *, onednn: str | None =
             )
         if gpu is not None:
             os.environ["TF_CUDNN_DETERMINISTIC"] = "0" if config.cudnn_benchmark else "1"
+            if not config.cudnn_benchmark:
+                tf.config.experimental.enable_op_determinism()  # also of what is not cuDNN's, such as the loss
             for one in chosen:
                 tf.config.experimental.set_memory_growth(one, True)
             # Else TensorFlow chooses on GPUs: in float32 it turns channels last into channels first.
@@ -240,17 +242,20 @@ def timeline(file: Path | None) -> Iterator[None]:
 
 
 def gpu_model(device: str) -> str | None:
-    """Return the model of this rank's GPU, as CUDA names it; None on a CPU."""
+    """Return the model of this rank's GPU, of its first where it has replicas, as CUDA names it; None on a CPU."""
     if device == "cpu":
         return None
-    (gpu,) = tf.config.get_visible_devices("GPU")
+    gpu = tf.config.get_visible_devices("GPU")[0]
     model: str | None = tf.config.experimental.get_device_details(gpu).get("device_name")
     return model
 
 
 def peak_device_memory(device: str) -> int | None:
-    """Return the most bytes that tensors have occupied on this rank's GPU; None on a CPU."""
-    return None if device == "cpu" else int(tf.config.experimental.get_memory_info("GPU:0")["peak"])
+    """Return the most bytes that tensors have occupied on this rank's GPU, or the fullest of them; None on a CPU."""
+    if device == "cpu":
+        return None
+    count = len(tf.config.get_visible_devices("GPU"))
+    return max(int(tf.config.experimental.get_memory_info(f"GPU:{number}")["peak"]) for number in range(count))
 
 
 def synchronize(device: str) -> None:

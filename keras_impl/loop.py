@@ -1,5 +1,6 @@
 """The explicit loop of tf.keras: train an epoch in segments, evaluate."""
 
+import weakref
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from typing import Any, Literal
@@ -63,6 +64,7 @@ class Trainer:
         self._compile()
 
     def _compile(self) -> None:
+        self._next_batch = _next_batch_of(self)
         self._train_steps = tf.function(self._steps)
         self._gradients = compiled(self._pass) if self.state.config.model.compile else self._pass
 
@@ -193,9 +195,6 @@ class Trainer:
             shape = (self.data.batch_size, *self.data.setup.dataset.image_shape)
             self._step(tf.ensure_shape(images, shape), tf.ensure_shape(labels, (self.data.batch_size,)))
 
-    def _next_batch(self) -> Batch:
-        return next(self._asked)
-
     @tf.autograph.experimental.do_not_convert
     def _step(self, images: tf.Tensor, labels: tf.Tensor) -> None:
         outputs, losses = self._update(images, labels)
@@ -294,3 +293,15 @@ class Trainer:
 def _dense(gradients: Sequence[Any]) -> list[tf.Tensor]:
     """Return gradients that can be added up, of embeddings too."""
     return [tf.convert_to_tensor(gradient) for gradient in gradients]
+
+
+def _next_batch_of(trainer: Trainer) -> Callable[[], Batch]:
+    """Return what a graph calls for its next batch. It does not keep the trainer: TensorFlow keeps it forever."""
+    reference = weakref.ref(trainer)
+
+    def next_batch() -> Batch:
+        trainer = reference()
+        assert trainer, "its graph lives no longer"
+        return next(trainer._asked)
+
+    return next_batch

@@ -18,6 +18,7 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     options: dict[str, Any] = {
         "fallback_random": True,  # the masks of dropout are those of the function itself
         "compile_threads": torch.get_num_threads(),  # else each rank takes all cores of its host
+        "deterministic": torch.are_deterministic_algorithms_enabled(),  # as `distributed.pin_device` has set it
     }
     compiled: Callable[..., Any] = torch.compile(function, fullgraph=True, dynamic=False, options=options)
     return compiled

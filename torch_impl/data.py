@@ -46,12 +46,13 @@ class ShardedData(RankBatches):
 
     def _tensors(self, batch: tuple[np.ndarray, np.ndarray]) -> tuple[Tensor, Tensor]:
         images, labels = batch
-        # The channels are last in memory, which PyTorch calls channels_last: no copy is made.
-        tensors = torch.from_numpy(images).permute(0, 3, 1, 2), torch.from_numpy(labels)
+        # The channels are last in memory, which PyTorch calls channels_last: then no copy is made. `contiguous()` would
+        # not do: it leaves images of one channel as they are, and with them all that follows. The layout comes first:
+        # in another, pinned images would be copied to other memory on their way to the GPU.
+        in_layout = torch.from_numpy(images).permute(0, 3, 1, 2).to(memory_format=self._layout)
+        tensors = in_layout, torch.from_numpy(labels)
         return (tensors[0].pin_memory(), tensors[1].pin_memory()) if self._pins else tensors
 
     def _on_device(self, tensors: Iterable[tuple[Tensor, Tensor]]) -> Batches:
         for images, labels in tensors:
-            # `contiguous()` would not do: it leaves images of one channel as they are, and with them all that follows.
-            moved = images.to(self.device, memory_format=self._layout, non_blocking=True)
-            yield moved, labels.to(self.device, non_blocking=True)
+            yield images.to(self.device, non_blocking=True), labels.to(self.device, non_blocking=True)

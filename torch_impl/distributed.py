@@ -1,5 +1,6 @@
 """The Horovod steps in PyTorch: init, pin, wrap, broadcast; averaged BatchNorm statistics."""
 
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -46,15 +47,40 @@ def pin_device(config: DeviceConfig, comm: Communicator, *, onednn: str | None =
         torch.set_num_threads(threads)
         if onednn is not None:
             use_onednn(onednn)
-        cudnn: Any = torch.backends.cudnn  # PyTorch's types lack `conv`
-        torch.backends.cuda.matmul.fp32_precision = cudnn.conv.fp32_precision = "tf32" if config.tf32 else "ieee"
+        _set_tf32(config.tf32)
+        cudnn: Any = torch.backends.cudnn
         cudnn.benchmark, cudnn.deterministic = config.cudnn_benchmark, not config.cudnn_benchmark
         gpus = [f"cuda:{index}" for index in range(torch.cuda.device_count())]
         gpu = choose_gpu(gpus, config=config, local_rank=comm.local_rank, local_size=comm.local_size)
         if gpu is not None:
             torch.cuda.set_device(torch.device(gpu))
+            _add_in_one_order(not config.cudnn_benchmark)
     check_own_gpu(None if gpu is None else gpus.index(gpu), config=config, comm=comm)
     return torch.device(gpu or "cpu"), threads
+
+
+def _set_tf32(is_on: bool) -> None:
+    """Turn TF32 on or off in the earlier and in the later form of the switch, of which torch.compile reads both.
+
+    PyTorch raises an error where one is read that does not agree with the other.
+    """
+    products: Any = torch.backends.cuda.matmul
+    cudnn: Any = torch.backends.cudnn  # PyTorch's types lack `conv`
+    products.allow_tf32 = cudnn.allow_tf32 = is_on
+    for part in (products, cudnn, cudnn.conv, cudnn.rnn):
+        part.fp32_precision = "tf32" if is_on else "ieee"
+
+
+def _add_in_one_order(is_on: bool) -> None:
+    """Let all kernels of a GPU add in the same order each time; those that cannot print a warning.
+
+    This is `torch.use_deterministic_algorithms` without its import of the compiler, which takes a second and 150 MB.
+    """
+    torch.set_deterministic_debug_mode("warn" if is_on else "default")
+    deterministic: Any = torch.utils.deterministic
+    deterministic.fill_uninitialized_memory = False  # which takes time, and finds mistakes only
+    if is_on:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when cuBLAS starts
 
 
 def wrap_optimizer(

@@ -27,9 +27,10 @@ class DeviceConfig(Settings):
     """let GPUs since Ampere round the factors of float32 products to 10 bits, as TensorFlow does by default"""
     cudnn_benchmark: Annotated[bool, SPEED] = False
     """let cuDNN try its algorithms and take the fastest, whose sums may differ in their last bits between runs; without
-    it only those are taken that always add in the same order"""
+    it only kernels are taken, of cuDNN and others, that always add in the same order"""
     channels_last: Annotated[bool, SPEED] = True
-    """layout of images in memory: height, width, channels; --no-channels-last: channels first (Keras: on GPUs only)"""
+    """layout of images, and of what layers make of them: height, width, channels; --no-channels-last: channels first
+    (Keras: on GPUs only). Weights of PyTorch stay channels first, as Horovod exchanges no others"""
     pinned_memory: Annotated[bool, SPEED] = False
     """copy batches to the GPU from page-locked memory, while it computes; from other memory a copy waits for the GPU,
     which counts as waiting for data. PyTorch only, as TensorFlow copies them in its own way"""

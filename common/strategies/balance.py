@@ -1,5 +1,6 @@
 """What ranks measure before training: how fast each is (`--shares auto`), and `--gradient-groups auto`."""
 
+import gc
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -54,6 +55,7 @@ def prepare_on_all_ranks(
         kept = recorded.groups if recorded else None
         measured = kept or measure_groups(setup, comm=comm, build=partial(build, exchanges=True))
         setup = replace(setup, groups=measured)
+    gc.collect()  # the trainers, which are in cycles, would else stay in the memory of the GPU
     return setup
 
 

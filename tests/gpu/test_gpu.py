@@ -3,6 +3,9 @@
 Numbers are compared as movements of the weights, tensor by tensor: a tensor that is not trained differs by all of it.
 """
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 from gpu_runs import furthest, gpu_names, movements, start, train, weights_of
@@ -15,6 +18,7 @@ DATA = ["--dataset", "synthetic:1200x28x28x1x10", "--batch-size", "32", "--lr-sc
 MLP = [*DATA, "--model", "mlp", "--max-steps", "4"]
 CNN = [*DATA, "--model", "cnn", "--no-dropout", "--max-steps", "4"]
 DOUBLE = ["--dtype", "float64"]
+BY_LAYER = ["--profile", "--profile-layers"]
 EXACT = 1e-10  # of movements in float64, whose sums a GPU adds in another order
 # The distance of two neighboring numbers above 1. Each product rounds its factors, sums of both signs lose digits, and
 # a maximum may take the other side: on a CPU bfloat16 moves weights of the MLP by 1 of them, of the CNN by 13.
@@ -52,6 +56,12 @@ def test_a_gpu_trains_as_the_cpu(moved, model):
     assert furthest(moved(model, *DOUBLE), moved(model, *DOUBLE, "--device", "cpu")) < EXACT
     difference = furthest(moved(model), moved(model, "--device", "cpu"))
     assert 0 < difference < 1000 * EPSILON["float32"]  # of the order of sums alone; TF32 is off by default
+
+
+@pytest.mark.parametrize("settings", [["--mixed-precision", "bfloat16"], ["--no-channels-last"], ["--compile"]])
+def test_a_run_repeats_bit_for_bit_with_these_settings(runs, framework, settings, tmp_path):
+    run, again = runs(framework, *CNN, *settings), train(framework, "again", *CNN, *settings, folder=tmp_path)
+    assert run.record.hashes.final_weights == again.record.hashes.final_weights
 
 
 def test_a_run_names_its_gpu_and_its_memory_and_repeats_bit_for_bit(runs, framework, tmp_path):
@@ -103,6 +113,17 @@ def test_ranks_have_gpus_of_their_own_and_nccl_averages_gradients(runs, moved, f
     assert "NCCL_ALLREDUCE" in timeline and "MPI_ALLREDUCE" not in timeline
 
 
+@pytest.mark.needs(gpus=2)
+def test_two_replicas_have_gpus_of_their_own(runs, moved, framework):
+    if framework == "torch":
+        pytest.skip("PyTorch has no such strategy")
+    replicas = [*DOUBLE, "--strategy", "native", "--native", "mirrored", "--replicas", "2"]
+    both = moved(MLP, *replicas)
+    assert furthest(both, moved([*MLP[:-2], "--batch-size", "64", *MLP[-2:]], *DOUBLE)) < EXACT
+    run = runs(framework, *MLP, *replicas)
+    assert len(run.record.world.gpus) == 1 and run.record.isolation.peak_device_memory_bytes[0] > 0
+
+
 # Precision and layout
 
 
@@ -120,12 +141,42 @@ def test_tf32_rounds_factors_to_ten_bits_and_only_where_it_is_on(moved, model):
     assert EPSILON["tf32"] / 100 < difference < ROUNDINGS * EPSILON["tf32"]
 
 
+@pytest.mark.needs(capability=8)
+@pytest.mark.parametrize("model", [MLP, CNN], ids=["mlp", "cnn"])
+def test_compiled_products_take_tf32_where_it_is_on(moved, model):
+    compiled = moved(model, "--tf32", "--compile")
+    assert furthest(compiled, moved(model, "--tf32")) < ROUNDINGS * EPSILON["tf32"]
+    assert furthest(compiled, moved(model, "--no-tf32", "--compile")) > EPSILON["tf32"] / 100
+
+
+KERNELS = """
+import torch
+from torch.profiler import ProfilerActivity, profile
+images = torch.rand(8, 16, 32, 32, device="cuda").to(memory_format=torch.channels_last)
+layers = [torch.nn.Conv2d(16, 16, 3, padding=1), torch.nn.BatchNorm2d(16), torch.nn.ReLU(), torch.nn.MaxPool2d(2)]
+model = torch.nn.Sequential(*layers).cuda()
+model(images).sum().backward()
+with profile(activities=[ProfilerActivity.CUDA]) as kernels:
+    model(images).sum().backward()
+print([event.key for event in kernels.key_averages() if "nchw" in event.key.lower()])
+"""
+
+
+def test_images_stay_channels_last_beside_weights_that_are_not(framework):
+    """Horovod exchanges contiguous gradients only; cuDNN takes the layout of the images for both."""
+    if framework == "keras":
+        pytest.skip("Keras has one layout for both")
+    done = subprocess.run([sys.executable, "-c", KERNELS], capture_output=True, text=True, check=True, timeout=300)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
 def test_channels_first_and_last_compute_the_same(moved):
     assert furthest(moved(CNN, *DOUBLE, "--channels-last"), moved(CNN, *DOUBLE, "--no-channels-last")) < EXACT
 
 
-def test_pinned_memory_changes_no_bit(runs, framework):
-    pinned, pageable = runs(framework, *CNN, "--pinned-memory"), runs(framework, *CNN)
+@pytest.mark.parametrize("layout", ["--channels-last", "--no-channels-last"])
+def test_pinned_memory_changes_no_bit(runs, framework, layout):
+    pinned, pageable = runs(framework, *CNN, layout, "--pinned-memory"), runs(framework, *CNN, layout)
     if framework == "torch":
         assert (pinned.record.world.pinned_memory, pageable.record.world.pinned_memory) == (True, False)
     else:
@@ -165,3 +216,11 @@ def test_the_parts_of_a_profiled_step_add_up(runs, framework):
     timed, profiled = weights_of(runs(framework, *arguments)), weights_of(runs(framework, *arguments, "--profile"))
     for name, array in timed.items():
         assert np.linalg.norm(profiled[name] - array) <= 1000 * EPSILON["float32"] * np.linalg.norm(array), name
+
+
+def test_a_profile_by_layers_waits_for_no_copies_of_what_layers_hand_on(runs, framework):
+    """Keras' once copied activations and gradients to the host: 16 MB of a layer here, more than a millisecond."""
+    data = ["--dataset", "synthetic:600x64x64x3x10", "--batch-size", "32", "--model", "simplecnn", "--max-steps", "18"]
+    whole, layers = (runs(framework, *data, *flags).record.profile for flags in (["--profile"], BY_LAYER))
+    of_passes = [sum(profile.parts_seconds[part] for part in ("forward", "backward")) for profile in (whole, layers)]
+    assert of_passes[1] < 2 * of_passes[0] + 18 * 1e-3

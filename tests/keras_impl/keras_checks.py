@@ -3,11 +3,13 @@
 TensorFlow starts as by `--onednn off`, against what the user's variable says.
 """
 
+import contextlib
 import itertools
 import os
 import sys
 import threading
 from functools import partial
+from types import SimpleNamespace
 from unittest import mock
 
 os.environ |= {"TF_ENABLE_ONEDNN_OPTS": "1", "HOROVOD_CONTROLLER": "gloo", "HOROVOD_CPU_OPERATIONS": "gloo"}
@@ -26,13 +28,14 @@ from common.config import Config, DeviceConfig, config_from_dict
 from common.errors import UserError
 from common.measurement.timing import Phases
 from common.training.run_setup import prepare_run
-from keras_impl import onednn, update_rules
+from keras_impl import distributed, onednn, update_rules
 from keras_impl.data import ShardedData
 from keras_impl.distributed_optimizer import DistributedOptimizer
 from keras_impl.exchange_meter import ExchangeMeter
 from keras_impl.loop import Trainer
 from keras_impl.models import build_model, set_precision_and_layout
 from keras_impl.optimizers import LearningRates, build_optimizer
+from keras_impl.profiled import ProfiledTrainer
 from keras_impl.state import TrainingState
 
 RATES = np.array([0.1, 0.05, 0.025])
@@ -111,12 +114,62 @@ def check_a_thread_makes_batches_ahead_for_a_gpu_and_on_a_cpu_none_competes(fold
     assert not is_ahead()
 
 
-def trainer_of(setup, *, phases):
+def trainer_of(setup, *, phases, kind=Trainer, data=None):
     """Return the trainer of a run."""
     model = build_model(setup.spec, setup.config.model)
     optimizer = build_optimizer(model, setup.config, learning_rates=RATES)
     state = TrainingState(model, optimizer, spec=setup.spec, config=setup.config)
-    return Trainer(state, ShardedData(setup, comm=alone(), device="cpu"), phases=phases)
+    return kind(state, data or ShardedData(setup, comm=alone(), device="cpu"), phases=phases)
+
+
+def check_a_profile_copies_numbers_to_the_host_and_no_tensors(folder):
+    """Its graph for a GPU, traced without one."""
+    setup = toy_setup()
+    data = ShardedData(setup, comm=alone(), device="GPU:0")
+    trainer = trainer_of(setup, phases=Phases(), kind=ProfiledTrainer, data=data)
+    images, labels = map(tf.constant, next(data.evaluation("test")))
+    graph = trainer._gradients_of.get_concrete_function(images, labels).graph
+    to_host = [op.outputs[0] for op in graph.get_operations() if op.type == "Identity" and "CPU:0" in op.device]
+    assert len(to_host) > len(trainer.state.model.trainable_variables)
+    assert {tensor.shape.num_elements() for tensor in to_host} == {1}
+    losses = trainer._gradients_of(images, labels)[1]
+    plain = trainer_of(setup, phases=Phases(), kind=ProfiledTrainer)
+    plain.state.model.set_weights(trainer.state.model.get_weights())
+    np.testing.assert_array_equal(losses, plain._gradients_of(images, labels)[1])
+
+
+def pretended_gpus(number, **functions):
+    """TensorFlow with so many GPUs, of which nothing is asked but what `pin_device` asks; and these functions."""
+    gpus = [SimpleNamespace(name=f"/physical_device:GPU:{index}") for index in range(number)]
+    patches = contextlib.ExitStack()
+    of_config = {"list_physical_devices": lambda kind: gpus, "get_visible_devices": lambda kind: gpus}
+    nothing = {"set_visible_devices": mock.Mock()}
+    patches.enter_context(mock.patch.multiple(tf.config, **of_config, **nothing))
+    patches.enter_context(mock.patch.object(tf.config.optimizer, "set_experimental_options"))
+    for threads in ("set_intra_op_parallelism_threads", "set_inter_op_parallelism_threads"):  # TensorFlow has started
+        patches.enter_context(mock.patch.object(tf.config.threading, threads))
+    functions = {"set_memory_growth": mock.Mock(), **functions}
+    patches.enter_context(mock.patch.multiple(tf.config.experimental, **functions))
+    return patches
+
+
+def check_a_rank_with_two_replicas_names_a_gpu_and_the_fullest_memory(folder):
+    peaks = {"GPU:0": {"peak": 3}, "GPU:1": {"peak": 5}}
+    with pretended_gpus(
+        2,
+        get_device_details=lambda gpu: {"device_name": gpu.name[-5:]},
+        get_memory_info=peaks.__getitem__,
+    ):
+        assert distributed.gpu_model("GPU:0") == "GPU:0"
+        assert distributed.peak_device_memory("GPU:0") == 5
+    assert distributed.gpu_model("cpu") is None and distributed.peak_device_memory("cpu") is None
+
+
+def check_kernels_of_a_gpu_add_in_one_order_unless_cudnn_may_try_its_own(folder):
+    for device, is_tried in (("cpu", False), ("gpu", True), ("gpu", False)):
+        with pretended_gpus(1, enable_op_determinism=(asked := mock.Mock())):
+            distributed.pin_device(DeviceConfig(device=device, cudnn_benchmark=is_tried), alone())
+        assert asked.call_count == int((device, is_tried) == ("gpu", False))
 
 
 def check_the_graph_of_an_evaluation_is_built_before_the_first_one_is_timed(folder):

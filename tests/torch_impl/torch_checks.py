@@ -1,14 +1,26 @@
 """What only a process with PyTorch can try: see tests/support/frameworks.py."""
 
+import itertools
+import os
 import sys
 from dataclasses import replace
+from unittest import mock
 
 import numpy as np
 import torch
 from fake_ranks import alone
 from frameworks import run_checks
 
-from common.config import Config, DeviceConfig, OptimizerConfig, ScheduleConfig, config_from_dict
+from common.config import (
+    Config,
+    DataConfig,
+    DeviceConfig,
+    ModelConfig,
+    OptimizerConfig,
+    ScheduleConfig,
+    TrainingConfig,
+    config_from_dict,
+)
 from common.measurement.timing import Phases
 from common.training.run_setup import prepare_run
 from common.training.schedule import learning_rates
@@ -27,6 +39,8 @@ RULES = {
     "adamw": (torch.optim.AdamW, {"betas": (0.9, 0.999), "eps": 1e-8}),
     "rmsprop": (torch.optim.RMSprop, {"alpha": 0.99, "eps": 1e-8}),
 }
+
+SMALL = TrainingConfig(batch_size=4)
 
 
 def updated(rule, *, ours):
@@ -47,6 +61,20 @@ def updated(rule, *, ours):
     return model.weight.tolist()
 
 
+def check_kernels_of_a_gpu_add_in_one_order_unless_cudnn_may_try_its_own(folder):
+    os.environ.pop("CUBLAS_WORKSPACE_CONFIG", None)
+    with mock.patch.multiple(torch.cuda, device_count=lambda: 1, set_device=lambda device: None):
+        for device, is_tried in (("cpu", False), ("gpu", True), ("gpu", False)):
+            distributed.pin_device(DeviceConfig(device=device, cudnn_benchmark=is_tried), alone())
+            is_one_order = (device, is_tried) == ("gpu", False)
+            assert torch.are_deterministic_algorithms_enabled() == is_one_order
+            assert os.environ.get("CUBLAS_WORKSPACE_CONFIG") == (":4096:8" if is_one_order else None)
+    assert torch.is_deterministic_algorithms_warn_only_enabled()
+    assert not torch.utils.deterministic.fill_uninitialized_memory
+    assert "torch._dynamo" not in sys.modules, "no run without --compile needs it"
+    torch.set_deterministic_debug_mode("default")
+
+
 def check_optimizers_compute_what_pytorchs_own_do_and_no_run_loads_its_compiler(folder):
     data = ["--model", "mlp", "--dataset", "synthetic:64x28x28x1x10", "--max-steps", "1"]
     main([*data, "--runs-folder", str(folder)])
@@ -61,7 +89,44 @@ def check_settings_of_gpus_reach_pytorch(folder):
         distributed.pin_device(DeviceConfig(device="cpu", cudnn_benchmark=is_tried, tf32=is_tried), alone())
         # On a GPU, other algorithms add in another order each time: no training would repeat bit for bit.
         assert (cudnn.benchmark, cudnn.deterministic) == (is_tried, not is_tried)
-        assert {cudnn.conv.fp32_precision, products.fp32_precision} == {"tf32" if is_tried else "ieee"}
+        parts = (cudnn, cudnn.conv, cudnn.rnn, products)
+        assert {part.fp32_precision for part in parts} == {"tf32" if is_tried else "ieee"}
+        # The earlier form, in which torch.compile reads some; one that does not agree is an error.
+        assert cudnn.allow_tf32 == products.allow_tf32 == is_tried
+        assert torch.get_float32_matmul_precision() == ("high" if is_tried else "highest")
+
+
+def check_batches_are_pinned_in_the_layout_in_which_they_go_to_the_gpu(folder):
+    formats = {True: torch.channels_last, False: torch.contiguous_format}
+    for channels, is_last in itertools.product((1, 3), formats):
+        data = DataConfig(dataset=f"synthetic:20x28x32x{channels}x3")
+        device = DeviceConfig(channels_last=is_last, pinned_memory=True)
+        setup = prepare_run(Config(data=data, device=device, training=SMALL), size=1)
+        batches = ShardedData(setup, comm=alone(), device=torch.device("cuda"))
+        batches.device = torch.device("cpu")
+        pinned = []
+        with mock.patch.object(torch.Tensor, "pin_memory", lambda tensor, own=pinned: own.append(tensor) or tensor):
+            images, _ = next(batches.training(1))
+        assert images.is_contiguous(memory_format=formats[is_last])
+        assert images.data_ptr() == pinned[0].data_ptr(), "it was copied to memory that is not pinned"
+
+
+def check_what_layers_make_of_images_keeps_their_layout(folder):
+    """The weights need not have it: Horovod exchanges contiguous gradients only."""
+    for name, shape in (("simplecnn", (32, 32, 3)), ("resnet34", (32, 32, 3)), ("cnn", (28, 28, 1))):
+        height, width, channels = shape
+        data = DataConfig(dataset=f"synthetic:8x{height}x{width}x{channels}x10")
+        setup = prepare_run(Config(data=data, model=ModelConfig(model=name), training=SMALL), size=1)
+        model, kept = build_model(setup.spec, setup.config.model), []
+        for module in model.modules():
+            module.register_forward_hook(
+                lambda module, inputs, outputs, kept=kept: kept.append(
+                    outputs.dim() != 4 or outputs.is_contiguous(memory_format=torch.channels_last)
+                )
+            )
+        images, _ = next(ShardedData(setup, comm=alone(), device=torch.device("cpu")).training(1))
+        model(images)
+        assert all(kept) and len(kept) > 5, name
 
 
 BASE, STEPS, STEPS_PER_EPOCH, DECAY_STEPS = 0.01, 40, 8, 16

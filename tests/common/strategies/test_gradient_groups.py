@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 from builders import make_config, make_setup
 from fake_ranks import alone, run_ranks
+from jobs import Job, do_job, start_of
 from played_session import FakeTrainer
 
 from common.measurement.metrics import Sums
@@ -83,3 +84,12 @@ def test_one_rank_measures_nothing_and_a_repetition_has_the_choice_in_place_of_a
     repeated = with_measured(config, MeasuredGroups(chosen="4"))
     assert (repeated.device.gradient_groups, repeated.device.groups) == ("4", 4)
     assert replace(repeated, device=config.device) == config and with_measured(config, None) == config
+
+
+@pytest.mark.ranks
+@pytest.mark.ci
+def test_of_the_models_that_were_measured_none_is_left(framework, tmp_path):
+    """They would stay in the memory of a GPU beside the model that is trained."""
+    job = Job("measure", (framework,), program="trial_models_worker:run")
+    outcomes = do_job(job, start=start_of(framework, launcher="mpirun2", arguments=()), folder=tmp_path)
+    assert [outcome.value for outcome in outcomes] == [0, 0]
