@@ -43,8 +43,10 @@ def hand_over(framework: str) -> None:
 def _require_own_program(folder: str) -> None:
     """Raise UserError if this process runs a program of another copy of the project, whose packages are hidden."""
     program = Path(sys.argv[0])
-    if sys.argv[0] in sys.orig_argv and program.is_file() and program.resolve().parent.name == folder:
-        copy = program.resolve().parents[1]
+    package = program.resolve().parent
+    of_package = package.name == folder and (package / "__init__.py").is_file()
+    if sys.argv[0] in sys.orig_argv and program.is_file() and of_package:
+        copy = package.parent
         if not copy.samefile(ROOT):  # a folder may be mounted twice
             raise UserError(
                 f"another copy of this project comes first. Received: {program} of {copy} with the packages of {ROOT}. "
