@@ -79,7 +79,7 @@ def _untimed(run: Run) -> list[str]:
     if not isinstance(config, Config):
         return []
     untimed = {
-        "of a planted straggler": config.balance.slow is not None and not config.balance.slow_is_subject,
+        "of a planted straggler": config.balance.slows_beside_the_subject,
         "profiled": config.record.profile, "metered": config.energy.energy, "of shared GPUs": config.device.share_gpu,
     }  # fmt: skip
     return [what for what, applies in untimed.items() if applies]

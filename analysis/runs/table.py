@@ -176,7 +176,8 @@ def _runs_table(loaded: Sequence[LoadedRun], epochs: pd.DataFrame) -> pd.DataFra
     metered = [record.energy is not None for record in records]
     profiled = [isinstance(record.profile, StepProfile) for record in records]
     oversubscribed = [isinstance(record.world, World) and record.world.oversubscribed for record in records]
-    marks = {"metered": metered, "profiled": profiled, "oversubscribed": oversubscribed}
+    slowed = [isinstance(one.config, Config) and one.config.balance.slows_beside_the_subject for one in records]
+    marks = {"metered": metered, "profiled": profiled, "oversubscribed": oversubscribed, "slowed": slowed}
     return runs.assign(**marks, **_derived(numbers, epochs)).assign(
         # Whether its times may be compared: finished, took time, neither metered nor profiled, no more threads than
         # cores, no GPU shared by ranks, no straggler planted unless that is the subject.
@@ -187,7 +188,7 @@ def _runs_table(loaded: Sequence[LoadedRun], epochs: pd.DataFrame) -> pd.DataFra
             & ~table["profiled"]
             & ~table["oversubscribed"]
             & ~table["share_gpu"].eq(True)
-            & (table["slow"].isna() | table["slow_is_subject"].eq(True))
+            & ~table["slowed"]
         )
     )
 

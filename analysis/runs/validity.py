@@ -74,7 +74,7 @@ def _machine(run: RunRow) -> list[str]:
     flags += _onednn(run)
     if run.config and run.config.device.share_gpu:
         flags.append("its ranks shared GPUs (--share-gpu): its times are left out")
-    if run.config and run.config.balance.slow and not run.config.balance.slow_is_subject:
+    if run.config and run.config.balance.slows_beside_the_subject:
         flags.append(f"a straggler was planted (--slow {run.config.balance.slow}): its times are left out")
     if isinstance(run.record.elastic, ElasticRecord) and run.record.elastic.changes:
         changes = counted(len(run.record.elastic.changes), "change")

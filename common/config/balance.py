@@ -2,8 +2,9 @@
 
 import re
 from dataclasses import dataclass
+from typing import Annotated
 
-from common.config.rules import Settings, require
+from common.config.rules import NOTHING, Settings, require
 
 MOST_SLOW = 1000  # factor of a straggler
 _NUMBER = r"\d{1,9}(?:\.\d{1,9})?"
@@ -29,8 +30,13 @@ class BalanceConfig(Settings):
     slow: str | None = None
     """plant a straggler, RANK:FACTOR[:PROBABILITY]: forward and backward of this rank take FACTOR times as long, in
     every update or with this probability, drawn from the seed; the times of such a run are not compared"""
-    slow_is_subject: bool = False
+    slow_is_subject: Annotated[bool, NOTHING] = False
     """compare the times of a run with --slow: an experiment about stragglers"""
+
+    @property
+    def slows_beside_the_subject(self) -> bool:
+        """Whether a straggler makes the times of a run no result."""
+        return self.slow is not None and not self.slow_is_subject
 
     def __post_init__(self) -> None:
         super().__post_init__()
