@@ -1,5 +1,6 @@
-"""Imports TensorFlow without the start-up lines that it prints whatever TF_CPP_MIN_LOG_LEVEL says, and without what no
-trainer uses, and with oneDNN on or off as `--onednn` says.
+"""Imports TensorFlow with oneDNN on or off, as `--onednn` says, and without what no trainer uses.
+
+Also without the start-up lines that it prints whatever TF_CPP_MIN_LOG_LEVEL says.
 
     import keras_impl.quiet_tensorflow  # isort: skip  # noqa: F401
 

@@ -3,8 +3,9 @@
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # our packages hide others of their names
+if sys.argv[0] == "-m" or Path(sys.argv[0]).resolve().parent.name == __name__:  # not in a user's own script
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # our packages hide others of their names
 
-from common.utils.environments import hand_over
+    from common.utils.environments import hand_over
 
-hand_over("torch")
+    hand_over("torch")

@@ -12,7 +12,7 @@ from analysis.output.finding import Finding, Plot, add_question
 from analysis.output.options import MARGIN, add_margin_option, add_target_option
 from analysis.output.plots import MOST_DRAWN, Row, figure_of_rows, first_of_words, framework_style, spread_words
 from analysis.output.tables import Table, effect_cells, shown_interval
-from analysis.runs.cells import Cell, cells_of
+from analysis.runs.cells import IN_FORCE, Cell, cells_of
 from analysis.runs.labels import framework_label
 from analysis.runs.settings import SERIES
 from analysis.runs.table import Selection, runs_to
@@ -153,7 +153,7 @@ def _all_settings(cell: Cell) -> tuple[tuple[str, Hashable], ...]:
 
 
 def _but_onednn(cell: Cell) -> Hashable:
-    return tuple(item for item in _all_settings(cell) if item[0] != "onednn in force")
+    return tuple(item for item in _all_settings(cell) if item[0] != IN_FORCE)
 
 
 def _place(cell: Cell) -> Hashable:

@@ -22,8 +22,8 @@ from common.run_folder.environment import Environment, stack_of
 _CORE = ("framework", "model", "data set", "np")
 # Settings whose values need no name.
 _BY_VALUE = ("device", "site", "origin", "machine", "data", "launcher", "tuning", TUNED, SERIES)
-_IN_FORCE = "onednn in force"
-_ONEDNN = ("onednn", _IN_FORCE)
+IN_FORCE = "onednn in force"
+_ONEDNN = ("onednn", IN_FORCE)
 Settings = dict[str, Hashable]  # by their names in words, such as "learning rate"
 Quantity = str | Callable[[RunRow], float]  # a column of the table of runs, or a function of a row
 
@@ -60,7 +60,7 @@ class Cell:
     @property
     def asked(self) -> Settings:
         """Its settings without those of speed, if it is tuned: each framework has its own."""
-        speed = [*(name.replace("_", " ") for name in SPEED_SETTINGS), _IN_FORCE] if self.is_tuned else []
+        speed = [*(name.replace("_", " ") for name in SPEED_SETTINGS), IN_FORCE] if self.is_tuned else []
         return {name: value for name, value in self.settings.items() if name not in speed}
 
     @property
@@ -200,7 +200,7 @@ def _told_apart(cell: Cell, alike: Sequence[Cell]) -> Cell:
     recorded = dict.fromkeys(name for one in alike for name in one.settings)
     gaps = [f"{name} {NOT_RECORDED}" for name in recorded if name not in cell.settings]
     varying = _varying([one.settings for one in alike]) if cell.is_tuned else []
-    varying += [_IN_FORCE] if len({one.settings.get(_IN_FORCE) for one in alike}) > 1 else []
+    varying += [IN_FORCE] if len({one.settings.get(IN_FORCE) for one in alike}) > 1 else []
     tuned_to = [_word(name, cell.settings[name]) for name in varying if name in cell.settings]
     return replace(cell, words=", ".join(part for part in (*gaps, cell.words, *tuned_to) if part))
 
@@ -216,7 +216,7 @@ def _varying(settings: Sequence[Settings]) -> list[str]:
     return [
         name
         for name in names
-        if name not in (*_CORE, _IN_FORCE) and len({one[name] for one in settings if name in one}) > 1
+        if name not in (*_CORE, IN_FORCE) and len({one[name] for one in settings if name in one}) > 1
     ]
 
 
@@ -243,7 +243,7 @@ def _word(name: str, value: Hashable) -> str:
 def differing(first: Cell, second: Cell) -> list[str]:
     """Return, in words, the settings that differ, the framework aside; where it is tuned, its settings of speed too.
 
-    Nor oneDNN, which makes no other experiment.
+    oneDNN is left out: it makes no other experiment.
     """
     each_its_own = first.framework != second.framework and first.is_tuned and second.is_tuned
     sides = [cell.asked if each_its_own else cell.settings for cell in (first, second)]

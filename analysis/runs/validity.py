@@ -210,9 +210,9 @@ def _onednn_of_frameworks(runs: Sequence[RunRow]) -> Iterator[tuple[str, str]]:
     records: dict[tuple[Any, ...], dict[str, RunRecord]] = defaultdict(dict)
     for run in runs:
         if run.config and not run.config.model.tuned:
-            place = run.model, run.data_set, run.np, run.config.model.onednn
+            place = run.model, run.data_set, run.np, run.site, run.device, run.config.model.onednn
             records[place].setdefault(run.framework, run.record)
-    for (model, data_set, ranks, _), of_place in records.items():
+    for (model, data_set, ranks, *_), of_place in records.items():
         for first, second in itertools.combinations(sorted(of_place, reverse=True), 2):
             for flag in onednn_differs(of_place[first], of_place[second]):
                 yield (

@@ -28,7 +28,8 @@ class DataConfig(Settings):
 
     dataset: Annotated[str, IN_RECORD] = "mnist"
     """mnist, fashion_mnist, cifar10, synthetic, synthetic:SAMPLESxHEIGHTxWIDTHxCHANNELSxCLASSES, images:PATH (a folder
-    with one subfolder per class) or prepared:FILE (written by `python -m common images prepare`)"""
+    with one subfolder per class, or with such folders named train, val and test) or prepared:FILE (written by
+    `python -m common images prepare`)"""
     data_folder: Annotated[str | None, NOTHING] = None
     """folder with the files of the data set, searched after the cache and before a download"""
     image_size: Annotated[tuple[int, int] | None, IN_RECORD] = None
@@ -39,7 +40,7 @@ class DataConfig(Settings):
     """standard: (pixel / 255 - mean) / standard deviation of the data set; unit: pixel / 255"""
     validation_share: Fraction = 0.0
     """fraction of the training samples kept for validation, from 0 to below 1, chosen by the seed before sharding
-    (prepared:FILE has its own validation samples)"""
+    (prepared:FILE and images:PATH with a folder val have their own validation samples)"""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 
 from analysis.questions.scaling.models import Work
-from analysis.runs.cells import Cell, Settings
+from analysis.runs.cells import IN_FORCE, Cell, Settings
 from analysis.runs.labels import framework_label, strategy_label
 from analysis.runs.settings import SERIES
 from analysis.runs.table import images_trained
@@ -23,7 +23,7 @@ from common.run_folder.records import ModelRecord, RunRecord, World
 TIMES = ("total_seconds", "training_seconds")  # T = train + validation + test, as in the thesis; training alone
 Kind = Literal["strong", "weak", "other batch", "as many ranks"]
 # Settings that follow from np, or that np is scaled with; `image size` and the like must stay.
-_FOLLOWING = ("np", "global batch", "controller", "threads", "hosts", "onednn in force", SERIES)
+_FOLLOWING = ("np", "global batch", "controller", "threads", "hosts", IN_FORCE, SERIES)
 PLAIN = strategy_label(Config())
 BYTES = {"float16": 2, "float32": 4, "float64": 8}  # of a number
 

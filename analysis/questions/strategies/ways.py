@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from analysis.runs.cells import Cell
+from analysis.runs.cells import IN_FORCE, Cell
 from analysis.runs.labels import STRATEGY_SETTINGS, framework_label, strategy_label
 from analysis.runs.settings import SERIES
 from analysis.runs.table import RunRow, images_trained
@@ -24,7 +24,7 @@ _OF_STRATEGY = tuple(name for name in STRATEGY_SETTINGS if name != SLOW)  # a st
 # Further settings in which two ways to do the same work may differ, and which the label of a way names.
 _NAMED = ("compression", "gradient groups", "tuning", "lr scaling", "learning rate", "warmup epochs")
 # What follows from these.
-_FOLLOWING = ("np", "global batch", "threads", "controller", "slow is subject", "onednn in force", SERIES)
+_FOLLOWING = ("np", "global batch", "threads", "controller", IN_FORCE, SERIES)
 
 
 @dataclass(frozen=True)
