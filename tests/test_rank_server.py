@@ -11,6 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+import rank_server
 from jobs import Job, do_job, start_of, train
 from processes import ROOT, TESTS, run_command
 from rank_server import ADDRESS, MOST_LIVE, Broker, ServerError, Start
@@ -148,6 +149,19 @@ def test_an_idle_server_takes_no_time_of_a_core(broker, tmp_path):
     for rank, (switches, seconds) in zip(ranks, before, strict=True):
         assert wake_ups(rank.pid) - switches < 3 * 100  # a thread that looks every millisecond does so 3,000 times
         assert sum(rank.cpu_times()[:2]) - seconds < 3 / 2  # one that never sleeps uses all 3 s
+
+
+@pytest.mark.ci
+def test_an_idle_server_whose_ranks_cannot_sleep_is_ended(broker, monkeypatch, tmp_path):
+    """With process sets, as models in parts have."""
+    monkeypatch.setattr(rank_server, "WAKEFUL_SECONDS", 0.2)
+    script = tmp_path / "script.py"
+    script.write_text("import os\n\ndef call():\n    return os.getpid()\n")
+    job = Job("where", (), program=f"{script}:call")
+    for parts, is_ended in ((2, True), (1, False)):
+        ranks = do_job(job, start=Start("torch", launcher="mpirun2", parts=parts), folder=tmp_path)
+        _, alive = psutil.wait_procs([psutil.Process(rank.value) for rank in ranks], timeout=30 if is_ended else 1)
+        assert (not alive) == is_ended
 
 
 @pytest.mark.ci

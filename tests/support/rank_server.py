@@ -29,6 +29,7 @@ from processes import environment, launcher_command
 
 ADDRESS = "TWINS_RANKS"  # variable with the broker's socket
 MOST_LIVE = 4
+WAKEFUL_SECONDS = 5.0  # that a server whose ranks never sleep waits for its next job
 START_SECONDS = 150.0  # until all ranks of a server have imported the framework, on a busy machine
 WORKER = Path(__file__).with_name("rank_worker.py")
 
@@ -63,9 +64,14 @@ class Start:
         return 1 if self.launcher == "none" else int(self.launcher[-1])
 
     @property
+    def sleeps(self):
+        """Whether idle ranks take no time of a core; with process sets one waits for the other in MPI all the time."""
+        return self.parts == 1
+
+    @property
     def variables(self):
         """The environment of the ranks. Horovod's thread looks rarely, so that an idle rank takes no time of a core."""
-        looking = {} if self.parts > 1 else {"HOROVOD_TWINS_IDLE_MS": "250"}
+        looking = {"HOROVOD_TWINS_IDLE_MS": "250"} if self.sleeps else {}
         return environment() | looking | {"PYTHONUNBUFFERED": "1"}
 
 
@@ -244,7 +250,17 @@ class Broker:
             with self._changed:
                 server.busy, server.idle_since = False, time.monotonic()
                 self._changed.notify_all()
+            if not start.sleeps:
+                timer = threading.Timer(WAKEFUL_SECONDS, self._end_if_idle, (server, server.idle_since))
+                timer.daemon = True
+                timer.start()
         return answers
+
+    def _end_if_idle(self, server, since):
+        """End a server that has done nothing since then."""
+        with self._changed:
+            if not server.busy and server.idle_since == since and self._servers.get(server.start) is server:
+                self._drop(server)
 
     def _take(self, start):
         """Return a server that does nothing, and is now busy; start it if needed."""
