@@ -38,7 +38,7 @@ def start_lines(setup: RunSetup, world: World) -> list[str]:
         lines.append("note: a profiled run waits for the device after each part of a step: do not compare its times")
     if config.device.share_gpu:
         lines.append("note: ranks share GPUs and exchange gradients in host memory: do not compare its times")
-    if config.balance.slow and not config.balance.slow_is_subject:
+    if config.balance.slows_beside_the_subject:
         lines.append("note: a straggler is planted: do not compare the times of this run")
     return [*lines, *(_lines_of_shared_cores(world) if world.oversubscribed else [])]
 

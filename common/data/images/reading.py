@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from PIL import ExifTags, Image
+from PIL import ExifTags, Image, ImageOps
 
 from common.data.formats import check_pixels
 from common.utils.printable import printable
@@ -29,16 +29,8 @@ CHANGES = {
     "first frame": "images with several frames, of which the first is used",
 }
 
-# The orientation of EXIF -> what turns the image upright.
-_UPRIGHT = {
-    2: Image.Transpose.FLIP_LEFT_RIGHT,
-    3: Image.Transpose.ROTATE_180,
-    4: Image.Transpose.FLIP_TOP_BOTTOM,
-    5: Image.Transpose.TRANSPOSE,
-    6: Image.Transpose.ROTATE_270,
-    7: Image.Transpose.TRANSVERSE,
-    8: Image.Transpose.ROTATE_90,
-}
+# Values of the orientation of EXIF.
+_TURNED = range(2, 9)
 _SIDEWAYS = (5, 6, 7, 8)  # height and width change places
 
 
@@ -82,10 +74,9 @@ def read_picture(path: Path) -> tuple[Image.Image, tuple[str, ...]]:
             changes.append("first frame")
         image.load()
         picture: Image.Image = image
-        turn = _UPRIGHT.get(_orientation(image))
-        if turn is not None:
+        if _orientation(image) in _TURNED:
             changes.append("turned")
-            picture = picture.transpose(turn)
+            picture = ImageOps.exif_transpose(image)
         if image.has_transparency_data:
             layers = picture.convert("RGBA")
             if layers.getchannel("A").getextrema()[0] != 255:

@@ -115,6 +115,18 @@ def test_a_program_finds_our_packages_before_others_of_their_names(project, othe
     assert (code, error) == (0, "") and printed[0] == f"{project}/.venv-keras"
 
 
+@pytest.mark.parametrize("package", ["keras_impl", "torch_impl"])
+def test_a_users_own_script_that_imports_from_us_keeps_its_packages(others, package):
+    other, plain = others
+    (other / "common" / "__init__.py").write_text("")
+    (plain / "mine.py").write_text(f"import {package}, common; print({package}.__file__, common.__file__)")
+    variables = os.environ | {"PYTHONPATH": f"{other}{os.pathsep}{ROOT}"}
+    command = [sys.executable, str(plain / "mine.py")]
+    done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.split() == [str(folder / "__init__.py") for folder in (ROOT / package, other / "common")]
+
+
 @pytest.mark.parametrize("package", ["analysis", "launch"])
 def test_a_command_finds_our_packages_before_others_of_their_names(package, others):
     other, plain = others
