@@ -28,7 +28,6 @@ CLAIMS = Path(__file__).with_name("claims.toml")
 _TOO_FEW = "too few runs"
 _ALMOST_TWICE = 1.8  # times as fast: an efficiency of 90 %
 _EVERY = "average every"
-_OF_STRAGGLER = (SLOW, "slow is subject")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +80,7 @@ class Runs:
         plain = [way.cell for way in self.ways if way.slow_factor == 1 and wanted(way)]
         slow = [way for way in self.ways if way.slow_factor > 1 and wanted(way)]
         for way in sorted(slow, key=lambda way: -way.slow_factor):
-            for cell in beside(way.cell, plain, but=_OF_STRAGGLER):
+            for cell in beside(way.cell, plain, but=(SLOW,)):
                 if effect := ratio(_seconds(way.cell), _seconds(cell)):
                     return way, effect
         return None
