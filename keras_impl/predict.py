@@ -11,10 +11,11 @@ import keras_impl.quiet_tensorflow  # isort: skip  # noqa: F401 - before Keras: 
 import keras
 import numpy as np
 
+from common.distributed.pinning import report_missing_onednn
 from common.trained.prediction import Classifier, TrainedModel, run_prediction
 from common.training.entry_point import program_name
 from keras_impl.models import build_model
-from keras_impl.onednn import use_onednn
+from keras_impl.onednn import onednn_is_on, use_onednn
 from keras_impl.weights import load_weights
 
 
@@ -26,6 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def build_classifier(trained: TrainedModel) -> Classifier:
     """Return a function from images (batch, height, width, channels) to linear outputs (batch, outputs)."""
     use_onednn(trained.config.model.onednn)
+    report_missing_onednn(trained.config.model.onednn, is_on=onednn_is_on())
     keras.config.set_floatx(trained.config.model.dtype)
     model = build_model(trained.spec, trained.config.model)
     load_weights(model, trained.weights, spec=trained.spec)

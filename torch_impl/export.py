@@ -12,11 +12,12 @@ from pathlib import Path
 import torch_impl  # isort: skip  # noqa: F401 - before PyTorch: switches to the environment that has it
 import torch
 
+from common.distributed.pinning import report_missing_onednn
 from common.trained.export import run_export
 from common.trained.trained_model import TrainedModel
 from common.training.entry_point import program_name
 from torch_impl.models import build_model
-from torch_impl.onednn import use_onednn
+from torch_impl.onednn import onednn_is_on, use_onednn
 from torch_impl.weights import load_weights
 
 
@@ -28,6 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def write_model(trained: TrainedModel, file: Path) -> None:
     """Write the `state_dict`: images are (batch, channels, height, width)."""
     use_onednn(trained.config.model.onednn)
+    report_missing_onednn(trained.config.model.onednn, is_on=onednn_is_on())
     model = build_model(trained.spec, trained.config.model)
     load_weights(model, trained.weights, spec=trained.spec)
     torch.save(model.state_dict(), file)

@@ -11,10 +11,11 @@ import torch_impl  # isort: skip  # noqa: F401 - before PyTorch: switches to the
 import numpy as np
 import torch
 
+from common.distributed.pinning import report_missing_onednn
 from common.trained.prediction import Classifier, TrainedModel, run_prediction
 from common.training.entry_point import program_name
 from torch_impl.models import build_model
-from torch_impl.onednn import use_onednn
+from torch_impl.onednn import onednn_is_on, use_onednn
 from torch_impl.weights import load_weights
 
 
@@ -26,6 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def build_classifier(trained: TrainedModel) -> Classifier:
     """Return a function from images (batch, height, width, channels) to linear outputs (batch, outputs)."""
     use_onednn(trained.config.model.onednn)
+    report_missing_onednn(trained.config.model.onednn, is_on=onednn_is_on())
     model = build_model(trained.spec, trained.config.model)
     load_weights(model, trained.weights, spec=trained.spec)
     model.eval()

@@ -88,6 +88,8 @@ def _flags(record: BenchRecord) -> list[str]:
         flags.append(
             "oneDNN computed on some ranks only, or in one framework only: its speeds do not compare with the others"
         )
+    if record.onednn == "on" and record.onednn_in_force == "off":
+        flags.append("the frameworks have no oneDNN here, and computed without it")
     return flags
 
 

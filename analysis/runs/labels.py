@@ -4,6 +4,7 @@ from dataclasses import fields
 
 from common.config import BalanceConfig, Config, DeviceConfig, PartsConfig, StrategyConfig
 from common.run_folder.records import NotRecorded, RunRecord, World
+from common.run_folder.world_changes import ElasticRecord
 
 # Subject and field of the settings that say how ranks share the work of a batch.
 _OPTIONS = [
@@ -57,7 +58,9 @@ def onednn_in_force(record: RunRecord) -> str | None:
         return "not applicable"
     if world.onednn is None:
         return None
-    return " and ".join(sorted({state for state in world.onednn if state is not None}, reverse=True))
+    changes = record.elastic.changes if isinstance(record.elastic, ElasticRecord) else []
+    states = {state for ranks in (world.onednn, *(change.onednn or [] for change in changes)) for state in ranks}
+    return " and ".join(sorted(states - {None}, reverse=True))
 
 
 def onednn_words(asked: str, in_force: str | None) -> str:

@@ -2,6 +2,7 @@
 
 import os
 import platform
+import sys
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
@@ -71,6 +72,12 @@ def check_onednn(asked: str, *, is_on: bool) -> None:
     """Raise UserError if oneDNN computes against `--onednn`; a build without it computes without it."""
     if asked == "off" and is_on:
         raise UserError("oneDNN cannot be turned off in this build. Received: --onednn off. Give --onednn framework")
+
+
+def report_missing_onednn(asked: str, *, is_on: bool) -> None:
+    """Say in one line, beside the results of a program, that it computes without oneDNN although it was asked for."""
+    if asked == "on" and not is_on:
+        print("note: the framework has no oneDNN here (--onednn on), and computes without it", file=sys.stderr)
 
 
 def check_own_gpu(number: int | None, *, config: DeviceConfig, comm: Communicator) -> None:

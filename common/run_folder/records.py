@@ -34,7 +34,7 @@ from common.measurement.interference import Interference
 from common.measurement.step_profile import StepProfile
 from common.run_folder.environment import Environment, tuning_of
 from common.run_folder.sharing import MeasuredGroups, SharingRecord
-from common.run_folder.values import STRICT, NotRecorded, RankCount, Seconds, Timestamp, WholeNumber
+from common.run_folder.values import STRICT, NotRecorded, OneDNNInForce, RankCount, Seconds, Timestamp, WholeNumber
 from common.run_folder.world_changes import ElasticRecord
 from common.utils.atomic import remove_partial_files, write_atomically
 from common.utils.process_state import ENDED, process_state
@@ -47,7 +47,6 @@ WEIGHTS_FILE = "weights.safetensors"
 TIMELINE_FILE = "timeline.json"
 HEARTBEAT_SECONDS = 5.0
 STALE_HEARTBEAT_SECONDS = 60.0
-OneDNNInForce = Literal["on", "off"]
 
 RunState = Literal["running", "finished", "failed", "interrupted", "killed"]
 

@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, ConfigDict, Field
 
@@ -26,6 +26,7 @@ Timestamp = Annotated[str, AfterValidator(_check_timestamp)]  # UTC, ISO 8601
 
 WholeNumber = Annotated[int, Field(ge=0, le=2**53)]  # what a float64 still counts
 RankCount = Annotated[int, Field(ge=1, le=2**53)]
+OneDNNInForce = Literal["on", "off"]
 Seconds = Annotated[float, AfterValidator(_check_seconds)]  # NaN: lost
 
 

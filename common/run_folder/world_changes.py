@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
-from common.run_folder.values import STRICT, RankCount, Seconds, Timestamp, WholeNumber
+from common.run_folder.values import STRICT, OneDNNInForce, RankCount, Seconds, Timestamp, WholeNumber
 
 Cause = Literal["a rank ended", "the hosts changed"]
 
@@ -24,6 +24,7 @@ class WorldChange:
     detect_seconds: Seconds  # from the last progress that was seen to the error; 0 where the hosts changed
     agree_seconds: Seconds  # from there until all ranks have met and hold the same state
     resume_seconds: Seconds  # from there to the end of the first update, or of the first call of several
+    onednn: list[OneDNNInForce | None] | None = None  # of the ranks after it, as in `World`; None: unknown
 
     @property
     def event(self) -> str:

@@ -33,7 +33,7 @@ def start_lines(setup: RunSetup, world: World) -> list[str]:
     ]
     if config.device.device == "auto" and set(world.devices) == {"cpu"}:
         lines.append("no GPU was found: training on the CPU")
-    lines += _onednn_lines(config.model.onednn, world.onednn or [])
+    lines += onednn_lines(config.model.onednn, world.onednn or [])
     if config.record.profile:
         lines.append("note: a profiled run waits for the device after each part of a step: do not compare its times")
     if config.device.share_gpu:
@@ -43,7 +43,7 @@ def start_lines(setup: RunSetup, world: World) -> list[str]:
     return [*lines, *(_lines_of_shared_cores(world) if world.oversubscribed else [])]
 
 
-def _onednn_lines(asked: str, in_force: Sequence[str | None]) -> list[str]:
+def onednn_lines(asked: str, in_force: Sequence[str | None]) -> list[str]:
     """Return what it means that oneDNN is not in force on all ranks that compute on CPUs."""
     states = {state for state in in_force if state is not None}
     if len(states) > 1:

@@ -17,6 +17,7 @@ from common.run_folder.checkpoints import Checkpoint
 from common.run_folder.records import World
 from common.run_folder.world_changes import ElasticRecord
 from common.training.checkpointer import Checkpointer
+from common.training.console_report import onednn_lines
 from common.training.measured import Measured
 from common.training.opening import reopen_run_folder
 from common.training.recorder import NullRecorder, RunRecorder
@@ -63,7 +64,7 @@ class ElasticSession(Session):
             UserError: the run folder cannot be opened; on all ranks.
         """
         commit = self.membership.commit
-        checkpoint = self._go_on(setup, commit, gpu=device["gpu"]) if commit else super().start(setup, **device)
+        checkpoint = self._go_on(setup, commit, **device) if commit else super().start(setup, **device)
         if checkpoint and checkpoint.ranks:
             before = setup.batch_sizes_of(len(checkpoint.ranks))
             checkpoint = shared_anew(checkpoint, before=before, after=setup.batch_sizes)
@@ -74,7 +75,8 @@ class ElasticSession(Session):
             self.membership.commit = Commit(
                 folder=folder, first_size=first_size, checkpoint=checkpoint, made_at=time.time()
             )
-        self.membership.report = self.recorder.add_change
+        recorder, onednn = self.recorder, self.world.onednn
+        self.membership.report = lambda change: recorder.add_change(replace(change, onednn=onednn))
         return checkpoint
 
     def leave(self, config: FaultConfig) -> None:
@@ -128,11 +130,14 @@ class ElasticSession(Session):
         test = replace(test, seconds=test.seconds + self._lost_seconds())
         super().finish(trainer, test, *arguments, **options)
 
-    def _go_on(self, setup: RunSetup, commit: Commit, *, gpu: str | None) -> Checkpoint | None:
+    def _go_on(self, setup: RunSetup, commit: Commit, **device: Any) -> Checkpoint | None:
         """Open the record of a run that other ranks began; return what they have kept."""
         self.setup = setup
-        self._on_gpu = gpu is not None
+        self._on_gpu = device["gpu"] is not None
         self._start_watch()
+        self.world = self._world(**device)
+        for line in onednn_lines(setup.config.model.onednn, self.world.onednn or []):
+            self.console.line(line)
         with self.comm.propagate_errors("opening the run folder"):
             if self.comm.rank == 0:
                 writer = reopen_run_folder(commit.folder, epochs=commit.checkpoint.epoch if commit.checkpoint else 0)

@@ -68,7 +68,9 @@ def open_run_folder(
     # Lines after the checkpoint are written again, as the epochs are trained again.
     record = replace(record, status=status, initial_test=run.record.initial_test)
     if config.faults.elastic:  # what other ranks go on with is of those that began it
-        record = replace(record, world=run.record.world, data=run.record.data, elastic=run.record.elastic)
+        assert isinstance(run.record.world, World), "a run that is resumed was measured"
+        begun = replace(run.record.world, onednn=world.onednn)
+        record = replace(record, world=begun, data=run.record.data, elastic=run.record.elastic)
     writer = RunWriter(folder, record, epochs=run.epochs[: checkpoint.epoch])
     inside = f" and {counted(checkpoint.steps_inside, 'update')} of the next" if checkpoint.steps_inside else ""
     console.line(f"resuming {folder} after epoch {checkpoint.epoch}{inside}")

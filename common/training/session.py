@@ -21,7 +21,8 @@ from common.measurement.metering import Meter
 from common.measurement.step_profile import average_over_ranks
 from common.measurement.timing import Phases
 from common.run_folder.checkpoints import Checkpoint
-from common.run_folder.records import TIMELINE_FILE, NotRecorded, OneDNNInForce, World
+from common.run_folder.records import TIMELINE_FILE, NotRecorded, World
+from common.run_folder.values import OneDNNInForce
 from common.run_folder.sharing import SharingRecord, join_shares, without_seconds
 from common.run_folder.world_changes import ElasticRecord
 from common.training.checkpointer import Checkpointer, SavedEpoch
@@ -44,9 +45,11 @@ class Session:
         membership: of an elastic run; None: the ranks stay.
         recorder: writes the record, once the run folder is open.
         phases: the clock of this rank.
+        world: the ranks there are, once the run folder is open.
     """
 
     membership: Membership | None = None
+    world: World
 
     def __init__(self, *, framework: str, comm: Communicator, console: Console) -> None:
         self.framework = framework
@@ -86,15 +89,14 @@ class Session:
         self._start_watch()
         config = setup.config
         standing = self._look_at_run(config) if config.record.resume_or_start else None
-        pinned = pinned_memory or config.device.pinned_memory
-        world = self._world(device=device, gpu=gpu, threads=threads, onednn=onednn, pinned_memory=pinned)
-        for line in start_lines(setup, world):
+        self.world = self._world(device=device, gpu=gpu, threads=threads, onednn=onednn, pinned_memory=pinned_memory)
+        for line in start_lines(setup, self.world):
             self.console.line(line)
         checkpoint = None
         with self.comm.propagate_errors("opening the run folder"):
             if self.comm.rank == 0:
                 writer, checkpoint = open_run_folder(
-                    setup, world, framework=self.framework, standing=standing, console=self.console
+                    setup, self.world, framework=self.framework, standing=standing, console=self.console
                 )
                 self.recorder = RunRecorder(writer, setup=setup, console=self.console)
         if config.device.memory_limit is not None:
@@ -135,7 +137,7 @@ class Session:
         return standing
 
     def _world(
-        self, *, device: str, gpu: str | None, threads: int, onednn: bool, pinned_memory: bool | NotRecorded
+        self, *, device: str, gpu: str | None, threads: int, onednn: bool, pinned_memory: NotRecorded | None = None
     ) -> World:
         in_force: OneDNNInForce | None = None if device != "cpu" else "on" if onednn else "off"
         too_many = self.comm.cores.is_exceeded_by(threads)
@@ -155,7 +157,7 @@ class Session:
             gpus=list(gpus),
             onednn=list(onednn_of_ranks),
             launcher=launcher_of(os.environ),
-            pinned_memory=pinned_memory,
+            pinned_memory=pinned_memory or self.setup.config.device.pinned_memory,
             at_once=runs_at_once(),
         )
 

@@ -17,7 +17,7 @@ from common.sites.table import Site
 from common.utils.cores import usable_cores
 from launch.experiments.left_over import left_over
 from launch.experiments.plan import ExperimentPlan, PlannedRun
-from launch.starting.lanes import visible_gpus
+from launch.starting.lanes import uuids_of_gpus
 from launch.starting.launchers import Launcher
 from launch.starting.processes import reason_in
 
@@ -50,7 +50,7 @@ class HostResources:
 @functools.cache
 def this_host() -> HostResources:
     """Return the resources of this host."""
-    return HostResources(gpus=len(visible_gpus()), cores=usable_cores())
+    return HostResources(gpus=len(uuids_of_gpus()), cores=usable_cores())
 
 
 def resources_of(site: Site) -> HostResources:

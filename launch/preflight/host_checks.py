@@ -25,7 +25,6 @@ from common.data import cache as dataset_cache
 from common.data.images.prepared_file import load_prepared
 from common.distributed.console import counted
 from common.distributed.host_name import check_host_name
-from common.distributed.pinning import visible_gpus
 from common.errors import UserError
 from common.model.memory import FRAMEWORK_BYTES
 from common.run_folder.environment import PACKAGES_OF_FRAMEWORK, package_versions
@@ -34,6 +33,7 @@ from common.utils.cores import usable_cores
 from common.utils.environments import package_folders
 from common.utils.paths import ROOT
 from launch.installation.build_features import build_features
+from launch.starting.gpus import Gpu, visible_gpus
 from launch.starting.processes import output_of
 
 LIMIT_SECONDS = 30
@@ -202,30 +202,30 @@ def check_gpus(wanted: Wanted) -> str:
         problem = f"{counted(len(found), 'GPU')} visible for {counted(wanted.ranks, 'rank')}"
         remedy = "Ask for one GPU per rank (--gres, CUDA_VISIBLE_DEVICES), start fewer ranks, or use --device cpu"
         raise UserError(f"{problem}. {remedy}")
-    return f"{' and '.join(sorted(set(found)))}, at least one per rank"
+    return f"{' and '.join(sorted({gpu.name for gpu in found}))}, at least one per rank"
 
 
 @cache  # nvidia-smi takes seconds on some nodes
-def gpus() -> list[str]:
-    """Return the names of the GPUs that a process sees; no nvidia-smi means no driver, so none."""
+def gpus() -> list[Gpu]:
+    """Return the GPUs that a process sees; no nvidia-smi means no driver, so none."""
     if shutil.which("nvidia-smi") is None:
         return []
-    return _of_gpus("name")
+    return visible_gpus(_ask_nvidia("--list-gpus"))
 
 
 def gpu_bytes() -> list[int]:
-    """Return the free memory of each GPU that a process sees, of those that tell."""
-    return [int(mib) * 2**20 for mib in _of_gpus("memory.free") if mib.isdigit()]
+    """Return the free memory of each GPU that a process sees, of those that tell; a part of a GPU does not."""
+    rows = _ask_nvidia("--query-gpu=uuid,memory.free", "--format=csv,noheader,nounits").splitlines()
+    mib_of = dict(row.split(", ") for row in rows if row.count(", ") == 1)
+    free = [mib_of.get(gpu.uuid, "") for gpu in gpus()]
+    return [int(mib) * 2**20 for mib in free if mib.isdigit()]
 
 
-def _of_gpus(field: str) -> list[str]:
-    """Return a field of nvidia-smi's for each GPU that a process sees; sizes are in MiB."""
+def _ask_nvidia(*words: str) -> str:
     try:
-        text = output_of("nvidia-smi", f"--query-gpu=index,uuid,{field}", "--format=csv,noheader,nounits")
+        return output_of("nvidia-smi", *words)
     except UserError as error:
         raise UserError(f"{error}. Fix the driver there: `nvidia-smi` has to list the GPUs") from None
-    rows = [line.split(", ", 2) for line in text.splitlines() if line.count(", ") >= 2]
-    return visible_gpus([(index, uuid, value) for index, uuid, value in rows], os.environ.get("CUDA_VISIBLE_DEVICES"))
 
 
 def check_threads(wanted: Wanted) -> str:

@@ -10,7 +10,6 @@ loop in one thread, so that an interruption unwinds every job, which ends its pr
 import argparse
 import math
 import os
-import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
@@ -19,16 +18,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from common.distributed import pinning
 from common.distributed.console import counted
 from common.errors import UserError
 from common.utils.at_once import AT_ONCE
 from common.utils.command_line import whole_number
 from common.utils.cores import cpu_quota, own_cores
 from launch.installation.node import ask_nvidia
+from launch.starting.gpus import GPUS_SEEN, visible_gpus
 
 POLL_SECONDS = 0.5
-GPUS_SEEN = "CUDA_VISIBLE_DEVICES"
 _CPUS = Path("/sys/devices/system/cpu")
 
 
@@ -115,7 +113,7 @@ def divide_host(
     if not hasattr(os, "sched_setaffinity"):
         raise UserError("this system pins no process to cores. Received: --at-once. Make the runs one after the other")
     cores = cores_by_core() if cores is None else cores
-    gpus = visible_gpus() if gpus is None else gpus
+    gpus = uuids_of_gpus() if gpus is None else gpus
     cores_each = _each(at_once, cores_per_run, there=len(cores), what="core", option="--cores-per-run")
     gpus_each = 0
     if gpus or gpus_per_run:
@@ -162,20 +160,9 @@ def cores_by_core(folder: Path = _CPUS) -> list[int]:
     return cores if quota is None else cores[: max(1, math.floor(quota))]
 
 
-# A line of `nvidia-smi --list-gpus`: "GPU 0: NVIDIA A100 (UUID: GPU-...)"; below it those of its parts, "  MIG 1g.5gb".
-_GPU_LINE = re.compile(r"^(GPU|  MIG) .*?(\d+): .*\(UUID: (\S+)\)$", re.MULTILINE)
-
-
-def visible_gpus() -> list[str]:
-    """Return the UUIDs of this host's GPUs that this process may use.
-
-    Parts of a GPU (MIG) count where CUDA_VISIBLE_DEVICES names them.
-    """
-    listed = _GPU_LINE.findall(ask_nvidia("--list-gpus"))
-    gpus = [(number, uuid, uuid) for kind, number, uuid in listed if kind == "GPU"]
-    variable = os.environ.get(GPUS_SEEN)
-    parts = [("", uuid, uuid) for kind, _, uuid in listed if kind != "GPU" and variable is not None]
-    return pinning.visible_gpus([*gpus, *parts], variable)
+def uuids_of_gpus() -> list[str]:
+    """Return the UUIDs of this host's GPUs that this process may use; none where the driver does not answer."""
+    return [gpu.uuid for gpu in visible_gpus(ask_nvidia("--list-gpus"))]
 
 
 # A job is advanced until it ends; it yields whenever it would wait.

@@ -69,6 +69,14 @@ def test_the_run_equals_that_of_one_process(runs):
     assert all(run.record.hashes.initial_weights != run.record.hashes.final_weights for run in (elastic, alone))
 
 
+def test_every_set_of_ranks_rehearses_before_it_goes_on(runs):
+    _, _, printed = runs
+    noted = [line.partition("noted: ")[2] for line in printed.splitlines() if "noted: " in line]
+    # The first rank alone; it and the second; the second alone.
+    assert [noted.count(words) for words in ("all tensors moved", "nothing is left of it")] == [4, 4]
+    assert not {"something is left of it", "not all tensors moved"} & set(noted)
+
+
 def test_the_rank_that_is_left_records_who_came_and_went(runs):
     run, alone, printed = runs
     record, changes = run.record, run.record.elastic.changes

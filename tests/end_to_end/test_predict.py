@@ -46,6 +46,10 @@ def all_jobs():
     yield Job("classify", ("runs/whole", *images), program="predict", **alone)
     yield Job("outputs", ("runs/whole",), program="outputs", **alone)
     yield Job("foreign weights", ("--resume", "runs/foreign", "--epochs", "9"), watch="runs/foreign", launcher="none")
+    lacking = {"patch": "without_onednn", "launcher": "none", "after": ("mlp",)}
+    yield Job("predict without oneDNN", ("runs/mlp",), program="predict", **lacking)
+    for framework, suffix in EXPORTED.items():
+        yield Job(f"{framework} without oneDNN", ("runs/mlp", "--output", f"mlp{suffix}"), program="export", **lacking)
     for framework in OTHER:
         run, file = f"../{framework}/runs/whole", f"model{EXPORTED[OTHER[framework]]}"
         yield Job(f"{framework} evaluate", (run,), program="predict", watch=run, launcher="none")
@@ -116,6 +120,15 @@ def test_a_run_of_the_other_framework_is_exported_and_not_resumed(jobs, framewor
         f"export: {file} (0.1 MB): cnn for images of 28 x 28 pixels"
     )
     check_refused(jobs, framework, f"{other} resume", r"a run is resumed by the framework that started it\. Received: ")
+
+
+def test_a_framework_without_onednn_computes_and_says_so(jobs, framework):
+    for name in ("predict without oneDNN", f"{framework} without oneDNN"):
+        (outcome,) = jobs.outcomes(framework, name)
+        assert outcome.code == 0, outcome
+        assert outcome.stderr == (
+            "note: the framework has no oneDNN here (--onednn on), and computes without it\n"
+        )
 
 
 def test_predict_classifies_image_files(jobs, framework):

@@ -2,7 +2,7 @@
 
 EVENTS is a file with a JSON list: after which update of which epoch a rank of a number gets a signal (`signal`), some
 milliseconds later (`after`), or a name of this host is added to the hosts (`add`, by rank 0), which the run waits for.
-The other arguments are the trainer's.
+The other arguments are the trainer's. What the ranks rehearse is printed (`patches.noted_rehearsal`).
 """
 
 import importlib
@@ -13,6 +13,8 @@ import sys
 import threading
 import time
 from pathlib import Path
+
+from patches import noted_rehearsal
 
 from common.training.checkpointer import Checkpointer
 
@@ -31,7 +33,8 @@ def main():
 
     Checkpointer.save_if_due = save_if_due
     program = importlib.import_module(f"{framework}_impl.train")
-    code = program.main(sys.argv[3:])
+    with noted_rehearsal(framework):
+        code = program.main(sys.argv[3:])
     program.exit_rank(code)
 
 

@@ -256,6 +256,15 @@ def without_compiler(framework):
     return mock.patch.object(torch, "compile", traced)
 
 
+@contextlib.contextmanager
+def without_onednn(framework):
+    """Let the programs that compute alone find a build without oneDNN."""
+    with contextlib.ExitStack() as stack:
+        for program in ("predict", "export"):
+            stack.enter_context(mock.patch.object(_module(framework, program), "onednn_is_on", lambda: False))
+        yield
+
+
 def worker_leaves(framework):
     """Let worker 1 draw only two batches of every segment."""
     items = client.Client.items
@@ -358,6 +367,7 @@ PATCHES = {
     "slow_model": slow_model,
     "shallow": shallow,
     "without_compiler": without_compiler,
+    "without_onednn": without_onednn,
     "worker_leaves": worker_leaves,
     "unrehearsed": unrehearsed,
     "noted_rehearsal": noted_rehearsal,

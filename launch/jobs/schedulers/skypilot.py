@@ -128,7 +128,7 @@ def run_script(job: Job) -> str:
     there = for_remote(job, project_folder=job.site.project_folder or _WORK_FOLDER)
     hosts = Shell('"$hosts"')
     lines = [
-        "set -eo pipefail",  # not -u: scripts that set up modules read variables that are not set
+        "set -e",  # not -u: scripts that set up modules read variables that are not set
         "# The first machine starts the ranks on all of them.",
         'if [ "$SKYPILOT_NODE_RANK" != 0 ]; then exit 0; fi',
         f"hosts=${{SKYPILOT_NODE_IPS//$'\\n'/:{job.ranks_per_node},}}:{job.ranks_per_node}",

@@ -9,6 +9,7 @@ from builders import make_config, make_setup, random_weights
 from fake_ranks import alone, run_ranks
 from played_session import Played
 
+from analysis.runs.labels import onednn_in_force
 from common.elastic.membership import Membership
 from common.errors import UserError
 from common.run_folder.checkpoints import Checkpoint
@@ -26,14 +27,14 @@ def elastic(tmp_path):
     return Played(config, alone(), membership=Membership(size=1))
 
 
-def gone_on(first, *, epochs):
-    """Return the session of a rank that goes on after so many epochs."""
+def gone_on(first, *, epochs, onednn=True):
+    """Return the session of a rank that goes on after so many epochs, with or without oneDNN."""
     kept = first.session.membership.commit
     first.session.recorder.release()
     membership = Membership(size=1)
     checkpoint = Checkpoint(epochs, first.setup.steps_after(epochs), {}, {})
     membership.commit = replace(kept, checkpoint=checkpoint, made_at=time.time())
-    return Played(first.setup.config, alone(), membership=membership)
+    return Played(first.setup.config, alone(), membership=membership, onednn=onednn)
 
 
 def test_another_rank_goes_on_with_the_folder(tmp_path):
@@ -70,6 +71,18 @@ def test_time_that_was_lost_is_that_of_the_epoch_or_of_the_test(tmp_path):
     assert [epoch.training_seconds for epoch in run.epochs] == [9.0, 2.0, 2.0, 2.0]
     assert run.record.totals.test_seconds == 7.5
     assert (membership.commit.folder, membership.commit.first_size) == (tmp_path / "run", 1)
+
+
+def test_onednn_of_ranks_that_came_later_is_in_the_record(tmp_path, capsys):
+    first = elastic(tmp_path)
+    first.end_epoch(1)
+    capsys.readouterr()
+    second = gone_on(first, epochs=1, onednn=False)
+    assert "the framework has no oneDNN here" in capsys.readouterr().out
+    second.session.membership.report(CHANGE)
+    record = read_run(tmp_path / "run").record
+    assert (record.world.onednn, record.elastic.changes) == (["on"], [replace(CHANGE, onednn=["off"])])
+    assert onednn_in_force(record) == "on and off"
 
 
 def test_a_damaged_folder_ends_the_run_in_one_line(tmp_path):

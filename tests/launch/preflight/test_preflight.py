@@ -29,6 +29,7 @@ from launch.__main__ import main
 from launch.preflight import command, host_checks, survey
 from launch.preflight.host_checks import HOST_CHECKS, Wanted, answer_of
 from launch.starting import parallel
+from launch.starting.gpus import Gpu
 from launch.starting.parallel import Outcome, run_for_hosts
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -99,7 +100,7 @@ class Hosts:
         def listed_gpus():
             if isinstance(host.gpus, str):  # why there is no answer
                 raise UserError(host.gpus)
-            return host.gpus
+            return [Gpu(name, uuid=name) for name in host.gpus]
 
         shutil.rmtree(self.cache / "datasets", ignore_errors=True)
         for name, text in host.files.items():
@@ -232,14 +233,33 @@ def test_a_job_passes_its_settings_to_its_preflight(capsys):
 # This machine, and programs in the place of those that it lacks
 
 
-def test_gpus_as_nvidia_smi_lists_them(programs, monkeypatch):
-    listed = 'case "$1" in *name*) model="Tesla V100" ;; esac\n'
-    listed += 'printf "0, GPU-aa, ${model:-16384}\\n1, GPU-bb, ${model:-32768}\\n"'
-    programs(**{"nvidia-smi": listed})
-    for visible, memory in (("0,1", [2**34, 2**35]), ("1", [2**35])):
+LISTED = r"""GPU 0: Tesla V100 (UUID: GPU-aa)
+GPU 1: NVIDIA A100 (UUID: GPU-bb)
+  MIG 1g.5gb      Device  0: (UUID: MIG-cc)
+"""
+
+
+@pytest.mark.parametrize(
+    ("visible", "names", "memory"),
+    [
+        (None, ["Tesla V100", "NVIDIA A100"], [2**34, 2**35]),
+        ("1", ["NVIDIA A100"], [2**35]),
+        ("MIG-cc", ["MIG 1g.5gb"], []),  # nvidia-smi does not tell the memory of a part
+        ("", [], []),
+    ],
+)
+def test_gpus_as_nvidia_smi_lists_them(programs, monkeypatch, visible, names, memory):
+    bytes_ = "printf 'GPU-aa, 16384\\nGPU-bb, 32768\\nGPU-dd, [N/A]\\nwarning: infoROM is corrupted\\n'"
+    programs(**{"nvidia-smi": f"case \"$1\" in --list-gpus) cat <<'EOF'\n{LISTED}EOF\n;; *) {bytes_} ;; esac"})
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-        host_checks.gpus.cache_clear()
-        assert (host_checks.gpus(), host_checks.gpu_bytes()) == (["Tesla V100"] * len(memory), memory)
+    host_checks.gpus.cache_clear()
+    assert ([gpu.name for gpu in host_checks.gpus()], host_checks.gpu_bytes()) == (names, memory)
+    host_checks.gpus.cache_clear()
+
+
+def test_a_driver_that_does_not_answer_is_one_line(programs):
     host_checks.gpus.cache_clear()
     programs(**{"nvidia-smi": "echo 'Failed to initialize NVML: Driver/library version mismatch'; exit 18"})
     with pytest.raises(UserError, match=r"ended with 18: Failed to initialize NVML: Driver.*Fix the driver"):

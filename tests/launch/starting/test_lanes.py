@@ -13,8 +13,8 @@ from common.errors import UserError
 from common.utils.at_once import AT_ONCE, runs_at_once
 from launch.experiments.survey import this_host
 from launch.starting import lanes
+from launch.starting.gpus import GPUS_SEEN
 from launch.starting.lanes import (
-    GPUS_SEEN,
     WHOLE_HOST,
     Lane,
     add_lane_options,
@@ -22,7 +22,7 @@ from launch.starting.lanes import (
     divide_host,
     lanes_of,
     run_in_lanes,
-    visible_gpus,
+    uuids_of_gpus,
 )
 from launch.starting.processes import started
 
@@ -92,7 +92,7 @@ def test_gpus_that_this_process_does_not_see_do_not_count(monkeypatch, variable,
     monkeypatch.delenv(GPUS_SEEN, raising=False)
     if variable is not None:
         monkeypatch.setenv(GPUS_SEEN, variable)
-    assert visible_gpus() == seen
+    assert uuids_of_gpus() == seen
     this_host.cache_clear()
     assert this_host().gpus == len(seen)
     this_host.cache_clear()
