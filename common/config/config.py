@@ -24,6 +24,7 @@ from common.config.training import (
     before_onednn,
 )
 from common.errors import UserError, first_problem
+from common.names import settings_here
 
 # Strategy -> option that it refuses -> why.
 _REFUSED_BY = {
@@ -288,6 +289,7 @@ def config_from_dict(settings: dict[str, Any], *, base: Config | None = None, so
     for subject, values in settings.items():
         if subject not in merged or not isinstance(values, dict):
             raise UserError(f"unknown subject in {source}. Received: [{subject}]. Use {', '.join(merged)}")
+        values = settings_here(values, source=source)
         unknown = set(values) - set(merged[subject])
         if unknown:
             raise UserError(

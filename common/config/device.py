@@ -45,8 +45,8 @@ class DeviceConfig(Settings):
     """average all gradients in one grouped all-reduce; in 2 or 4, which start as soon as their gradients are there; or
     each tensor in its own; auto: the fastest of these, measured before training"""
     backward_passes_per_step: Annotated[Count, SPEED] = 1
-    """batches of each rank whose gradients are averaged before one exchange and one update (of allreduce): the global
-    batch is this many times larger, and --lr-scaling counts it like ranks"""
+    """batches of each rank whose gradients are averaged before one exchange and one update (gradient accumulation, of
+    allreduce): the global batch is this many times larger, and --lr-scaling counts it like ranks"""
 
     memory_limit: Annotated[int, Range(least=1, most=10**9), SPEED] | None = None
     """megabytes (10^6 bytes) that a rank may take beyond what it has before its model is built; a rank that takes more

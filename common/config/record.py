@@ -37,7 +37,7 @@ class RecordConfig(Settings):
     """name of the run folder (None: framework, model, data set, ranks, date and time)"""
     resume: str | None = None
     """run folder of the run to resume; its settings are kept, except that --epochs, --max-steps, --keep,
-    --checkpoint-minutes, --tensorboard, --progress and --data-folder can be changed"""
+    --checkpoint-minutes, --tensorboard, --progress, --verbose and --data-folder can be changed"""
     resume_or_start: bool = False
     """resume the run of this --name if it exists and is not finished, otherwise start it: for commands that a batch
     system runs again"""
@@ -55,6 +55,8 @@ class RecordConfig(Settings):
     """record Horovod's timeline of the training as timeline.json; needs 2 ranks or more"""
     progress: Literal["auto", "bars", "lines"] = "auto"
     """progress bars, or one line per epoch (auto: bars in a terminal without a launcher)"""
+    verbose: bool = False
+    """print all settings, and the layers of the model, before training"""
     site: str = "local"
     """recorded name of the place of the run: a node that `python -m launch sites` lists, or a name of your own"""
 

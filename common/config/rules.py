@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, TypeVar, get_args, get_type_hints
 from pydantic import BeforeValidator
 
 from common.errors import UserError
+from common.utils.command_line import height_and_width
 
 
 def require(condition: bool, *, problem: str, received: str, remedy: str) -> None:
@@ -70,6 +71,14 @@ def _precision(value: Any) -> Any:
     return ("float16" if value else "none") if isinstance(value, bool) else value
 
 
+def _image_size(value: Any) -> Any:
+    """Return a size such as "148x197", or a list of JSON's, as height and width in pixels; what is none, as it is."""
+    if isinstance(value, str):
+        return height_and_width(value) or value
+    return tuple(value) if isinstance(value, list) else value
+
+
+ImageSize = Annotated[tuple[int, int], BeforeValidator(_image_size)]
 Precision = Annotated[Literal["none", "float16", "bfloat16"], BeforeValidator(_precision)]
 Fraction = Annotated[float, Range(least=0, below=1)]
 

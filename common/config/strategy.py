@@ -67,10 +67,10 @@ class StrategyConfig(Settings):
     """how the ranks share the work of a batch"""
 
     strategy: Literal["allreduce", "averaging", "layers", "native", "server", "split"] = "allreduce"
-    """allreduce: gradients are averaged over the ranks before every update; averaging: each rank updates its own
-    weights, which are averaged now and then; layers: ranks hold consecutive layers of one model (a pipeline); native:
-    the framework's own way, without Horovod; server: ranks without data hold and update the weights; split: ranks hold
-    a piece of every layer"""
+    """allreduce: gradients are averaged over the ranks before every update; averaging (local SGD): each rank updates
+    its own weights, which are averaged now and then; layers (pipeline parallelism): ranks hold consecutive layers of
+    one model; native: the framework's own way, without Horovod; server: ranks without data hold and update the weights;
+    split (tensor parallelism): ranks hold a piece of every layer"""
     average_every: Count | Literal["epoch"] | None = None
     """updates from one averaging of the weights to the next, counted from the start of the run, or epoch: at the end of
     each; needed by averaging"""

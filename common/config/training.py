@@ -9,6 +9,7 @@ from common.config.rules import (
     SPEED,
     Count,
     Fraction,
+    ImageSize,
     LimitedCount,
     LimitedRate,
     NotNegative,
@@ -18,6 +19,7 @@ from common.config.rules import (
     require,
 )
 from common.model.specs import MODEL_NAMES, is_model_name
+from common.utils.printable import suggestion
 
 OneDNN = Literal["on", "off", "framework"]
 
@@ -32,8 +34,8 @@ class DataConfig(Settings):
     `python -m common images prepare`)"""
     data_folder: Annotated[str | None, NOTHING] = None
     """folder with the files of the data set, searched after the cache and before a download"""
-    image_size: Annotated[tuple[int, int] | None, IN_RECORD] = None
-    """height and width in pixels to which images:PATH is resized (None: the images already have one size)"""
+    image_size: Annotated[ImageSize | None, IN_RECORD] = None
+    """height x width in pixels to which images:PATH is resized (None: the images already have one size)"""
     gray: bool = False
     """convert images:PATH to one gray channel"""
     normalization: Literal["standard", "unit"] = "standard"
@@ -47,8 +49,8 @@ class DataConfig(Settings):
         require(
             self.image_size is None or min(self.image_size) >= 1,
             problem="--image-size is out of range",
-            received=f"--image-size {self.image_size}",
-            remedy="Give height and width in pixels, 1 or more each, such as --image-size 148 197",
+            received=f"--image-size {'x'.join(map(str, self.image_size or ()))}",
+            remedy="Give height and width in pixels, 1 or more each, such as --image-size 148x197",
         )
 
 
@@ -84,7 +86,7 @@ class ModelConfig(Settings):
             is_model_name(self.model),
             problem="unknown model",
             received=f"--model {self.model}",
-            remedy=f"Choose one of {', '.join(MODEL_NAMES)}",
+            remedy=f"{suggestion(self.model, MODEL_NAMES)}Choose one of {', '.join(MODEL_NAMES)}",
         )
 
 

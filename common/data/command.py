@@ -12,7 +12,7 @@ from common.data.dataset import Dataset
 from common.data.formats import Arrays
 from common.data.loading import dataset_help, load_dataset
 from common.errors import UserError
-from common.utils.command_line import Parser, path
+from common.utils.command_line import Parser, image_size, path
 
 
 def add_parser(commands: "argparse._SubParsersAction[Parser]") -> None:
@@ -28,7 +28,7 @@ def add_parser(commands: "argparse._SubParsersAction[Parser]") -> None:
     fetch.add_argument(
         "--data-folder", type=path, metavar="FOLDER", help="folder with the original files, searched first"
     )
-    fetch.add_argument("--image-size", type=int, nargs=2, metavar=("HEIGHT", "WIDTH"), help="pixels, for images:PATH")
+    fetch.add_argument("--image-size", type=image_size, metavar="HEIGHTxWIDTH", help="pixels, for images:PATH")
     fetch.add_argument("--gray", action="store_true", help="convert to one channel, for images:PATH")
     fetch.set_defaults(run=fetch_datasets)
 
@@ -61,9 +61,10 @@ def fetch_datasets(options: argparse.Namespace) -> None:
     Raises:
         UserError: see `load_dataset`.
     """
-    image_size = tuple(options.image_size) if options.image_size else None
     for name in options.names:
-        dataset = load_dataset(name, source_folder=options.data_folder, image_size=image_size, gray=options.gray)
+        dataset = load_dataset(
+            name, source_folder=options.data_folder, image_size=options.image_size, gray=options.gray
+        )
         shape = "x".join(map(str, dataset.image_shape))
         own = dataset.validation_samples or 0
         validation = f", {own:,} validation" if own else ""

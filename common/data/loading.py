@@ -9,7 +9,6 @@ In a program:
     ((60000, 28, 28, 1), (28, 28, 1), 10)
 """
 
-import difflib
 import functools
 from pathlib import Path
 
@@ -22,6 +21,7 @@ from common.data.images import folder as images
 from common.data.images.prepared_file import COMMAND, load_prepared
 from common.data.images.reading import KINDS
 from common.errors import UserError
+from common.utils.printable import suggestion
 
 __all__ = ["Dataset", "Split", "dataset_help", "dataset_names", "load_dataset"]
 
@@ -78,9 +78,8 @@ def load_dataset(
         return images.load_images(Path(rest), name=name, image_size=image_size, gray=gray)
     if kind == "prepared" and rest:
         return load_prepared(Path(rest), name=name)
-    closest = difflib.get_close_matches(name, [*PUBLISHED, "synthetic", "images:PATH", "prepared:FILE"], n=1)
-    suggestion = f"Did you mean {closest[0]}? " if closest else ""
-    raise UserError(f"unknown data set. Received: {name!r}. {suggestion}Use one of {', '.join(dataset_names())}")
+    meant = suggestion(name, [*PUBLISHED, "synthetic", "images:PATH", "prepared:FILE"])
+    raise UserError(f"unknown data set. Received: {name!r}. {meant}Use one of {', '.join(dataset_names())}")
 
 
 def _published_content(dataset: PublishedDataset, source_folder: Path | None, work_folder: Path) -> Content:

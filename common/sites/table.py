@@ -5,7 +5,6 @@
 `launch` uses it for estimates, `analysis` for costs.
 """
 
-import difflib
 import json
 import re
 import tomllib
@@ -18,6 +17,7 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from common.errors import UserError, first_problem
 from common.sites.prices import Ownership, Positive, Price
+from common.utils.printable import suggestion
 from common.utils.whole_files import parse_toml, read_text
 
 SITES_FILE = Path(__file__).with_name("sites.toml")
@@ -150,9 +150,8 @@ class Sites:
         """
         if name in self.sites:
             return self.sites[name]
-        close = difflib.get_close_matches(name, self.sites, n=1)
-        hint = f"Did you mean {close[0]}? " if close else ""
-        raise UserError(f"unknown site. Received: {name or repr(name)}. {hint}`python -m launch sites` shows all")
+        meant = suggestion(name, self.sites)
+        raise UserError(f"unknown site. Received: {name or repr(name)}. {meant}`python -m launch sites` shows all")
 
     def gpu_of(self, site: Site) -> Gpu | None:
         """Return the GPU of a site's nodes, if any."""

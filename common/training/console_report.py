@@ -1,60 +1,93 @@
-"""What rank 0 prints about a run: its settings at the start, a line per epoch, the totals at the end."""
+"""What rank 0 prints about a run: what is trained, warnings, a line per epoch, the totals at the end."""
 
 import math
-from collections.abc import Sequence
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
+from common.config import Config, changed_settings, completed, settings_flags
 from common.distributed.console import counted, readable_seconds
 from common.measurement.metrics import Sums
 from common.model.specs import ModelSpec, layer_table
-from common.run_folder.records import EpochRecord, NotRecorded, Totals, World
+from common.run_folder.environment import Environment
+from common.run_folder.records import EpochRecord, NotRecorded, RunRecord, Totals, World
 from common.run_folder.world_changes import WorldChange
 from common.training.run_setup import RunSetup
 from common.training.totals import recorded_sum
 
+_STACKS = {
+    "torch": [("PyTorch", "torch")],
+    "keras": [("Keras", "keras"), ("TensorFlow", "tensorflow"), ("TensorFlow", "tensorflow-cpu")],
+}
+_OPTIMIZERS = {"sgd": "SGD", "adam": "Adam", "adamw": "AdamW", "rmsprop": "RMSprop"}
+_CONTROLLERS = {"mpi": "MPI", "gloo": "Gloo"}
+# Settings that other lines of the start show.
+_SHOWN = {
+    "dataset", "model", "batch_size", "optimizer", "learning_rate", "momentum", "lr_scaling", "warmup_epochs",
+    "stages", "model_ranks", "threads", "runs_folder", "name", "resume", "resume_or_start", "verbose", "site",
+}  # fmt: skip
+_OTHER = {"torch": "keras", "keras": "torch"}
 
-def start_lines(setup: RunSetup, world: World) -> list[str]:
-    """Return the layers, the settings, the batch arithmetic and the ranks."""
-    config = setup.config
-    lines = [layer_table(setup.spec)]
-    for subject, values in config.as_dict().items():
-        lines.append(f"{subject}: " + ", ".join(f"{name} {value}" for name, value in values.items()))
-    threads, cores = counted(world.threads_per_rank, "thread"), counted(world.cores, "core")  # type: ignore[arg-type]
-    lines += [
-        *_part_lines(setup),
-        f"data: {setup.dataset.name}, {len(setup.training_indices):,} training, {len(setup.validation_indices):,} "
-        f"validation, {len(setup.dataset.test.labels):,} test samples",
-        *(f"note: {note}" for note in setup.dataset.notes),
-        f"batch: {_batch(setup)} = {setup.global_batch_size} images per "
-        f"update, {setup.steps_per_epoch} updates per epoch, the last {setup.dropped_samples} samples of each epoch's "
-        f"order dropped; {setup.total_steps} updates in all",
+
+def start_lines(setup: RunSetup, world: World, *, record: RunRecord, folder: Path) -> list[str]:
+    """Return what is trained, how and where; with `--verbose` also the layers and all settings.
+
+    Args:
+        record: of the run, for framework and versions.
+        folder: of the run.
+    """
+    config, validation = setup.config, len(setup.validation_indices)
+    lines = [
+        _ranks_line(world, framework=record.framework, packages=_packages(record)),
+        f"data: {setup.dataset.name}, {len(setup.training_indices):,} training, "
+        f"{f'{validation:,}' if validation else 'no'} validation, {len(setup.dataset.test.labels):,} test images",
+        f"model: {setup.spec.name}, {setup.spec.parameters:,} parameters{_parts(setup)}",
+        f"batch: {_batch(setup)} = {setup.global_batch_size} images per update; {setup.steps_per_epoch:,} updates per "
+        f"epoch, {setup.total_steps:,} in all{_left_over(setup)}",
+        f"optimizer: {_optimizer(setup)}",
         *_group_lines(setup),
-        f"ranks: {_ranks(world)} on {', '.join(world.hosts)}, controller {world.controller}, "
-        f"device {world.devices[0]}, {threads} per rank, {cores}",
+        f"settings: {_changed(config) or 'defaults'}",
+        f"run folder: {folder}",
     ]
-    if config.device.device == "auto" and set(world.devices) == {"cpu"}:
-        lines.append("no GPU was found: training on the CPU")
-    lines += onednn_lines(config.model.onednn, world.onednn or [])
+    if config.record.verbose:
+        lines += [layer_table(setup.spec), *_part_lines(setup)]
+        for subject, values in config.as_dict().items():
+            lines.append(f"{subject}: " + ", ".join(f"{name} {value}" for name, value in values.items()))
+    return lines
+
+
+def warning_lines(setup: RunSetup, world: World) -> list[str]:
+    """Return what may surprise in the run, or makes its timings invalid: a line for each cause."""
+    config = setup.config
+    causes = [*setup.dataset.notes, *onednn_notes(config.model.onednn, world.onednn or [])]
     if config.record.profile:
-        lines.append("note: a profiled run waits for the device after each part of a step: do not compare its times")
+        causes.append("a profiled run waits for the device after each part of a step. Its timings are invalid")
     if config.device.share_gpu:
-        lines.append("note: ranks share GPUs and exchange gradients in host memory: do not compare its times")
+        causes.append("ranks share GPUs and exchange gradients in host memory. Timings are invalid")
     if config.balance.slows_beside_the_subject:
-        lines.append("note: a straggler is planted: do not compare the times of this run")
-    return [*lines, *(_lines_of_shared_cores(world) if world.oversubscribed else [])]
+        causes.append("a straggler is planted. Timings are invalid")
+    if world.oversubscribed:
+        causes.append(_shared_cores(world))
+    return [warning(cause) for cause in causes]
 
 
-def onednn_lines(asked: str, in_force: Sequence[str | None]) -> list[str]:
+def warning(cause: str) -> str:
+    """Return the line of a warning."""
+    return f"Warning: {cause}"
+
+
+def onednn_notes(asked: str, in_force: Sequence[str | None]) -> list[str]:
     """Return what it means that oneDNN is not in force on all ranks that compute on CPUs."""
     states = {state for state in in_force if state is not None}
     if len(states) > 1:
         on = ", ".join(str(rank) for rank, state in enumerate(in_force) if state == "on")
-        return [f"note: oneDNN computes on some ranks only ({on}): the others are slower, and all wait for them"]
+        return [f"oneDNN computes on some ranks only ({on}): the others are slower, and all wait for them"]
     if asked == "on" and "off" in states:
-        return ["note: the framework has no oneDNN here (--onednn on), and trains without it"]
+        return ["the framework has no oneDNN here (--onednn on), and trains without it"]
     return []
 
 
-def _lines_of_shared_cores(world: World) -> list[str]:
+def _shared_cores(world: World) -> str:
     """Return what it means that ranks have fewer cores than threads, and how to measure fairly instead."""
     ranks, cores, each = counted(world.local_size, "rank"), counted(world.cores, "core"), world.cores / world.local_size
     if each < 1:
@@ -62,14 +95,54 @@ def _lines_of_shared_cores(world: World) -> list[str]:
         most = f"-np {world.cores}" if alone else f"{counted(world.cores, 'rank')} per host"
         share, longer = "half a" if each == 0.5 else f"{each:.2g} of a", f"{1 / each:.3g} times as long"
         wrong = f"each rank has {share} core, so a step takes about {longer}, and all together are no faster"
-        fair = f"a core: {most} at most"
+        fair = f"start {most} at most"
     else:
         wrong = f"{world.threads_per_rank} threads per rank are more than its cores"
-        fair = f"no more threads than cores: --threads {int(each)}"
-    return [
-        f"note: {ranks} on {cores}: {wrong}. The run is correct, but its times do not count as a speedup",
-        f"note: for times that count, give each rank {fair}",
-    ]
+        fair = f"give --threads {int(each)}"
+    return f"{ranks} on {cores}: {wrong}. The run is correct, but its timings are invalid; to measure, {fair}"
+
+
+def _ranks_line(world: World, *, framework: str, packages: Mapping[str, str]) -> str:
+    """Return who trains: ranks, hosts, versions, device."""
+    versions = [f"{title} {packages[name]}" for title, name in _STACKS[framework] if name in packages]
+    if world.controller in _CONTROLLERS:
+        versions.append(f"Horovod {packages.get('horovod', '')} ({_CONTROLLERS[world.controller]})")
+    device = next((gpu for gpu in world.gpus or [] if gpu), "CPU")
+    threads, cores = counted(world.threads_per_rank, "thread"), counted(world.cores, "core")  # type: ignore[arg-type]
+    return f"{_ranks(world)} on {', '.join(world.hosts)}: {', '.join(versions)}, {device}, {threads} per rank, {cores}"
+
+
+def _packages(record: RunRecord) -> Mapping[str, str]:
+    return record.environment.packages if isinstance(record.environment, Environment) else {}
+
+
+def _parts(setup: RunSetup) -> str:
+    if setup.config.parts.model_ranks:
+        return f", each layer split over {setup.config.parts.model_ranks} ranks"
+    return f", in {setup.config.parts.stages} stages" if setup.config.parts.stages else ""
+
+
+def _left_over(setup: RunSetup) -> str:
+    dropped = setup.dropped_samples
+    return f"; the last {dropped} images of each epoch's order are left out" if dropped else ""
+
+
+def _optimizer(setup: RunSetup) -> str:
+    config, rate = setup.config, setup.config.optimizer.learning_rate
+    highest, epochs = float(max(setup.scaled_learning_rates(), default=rate)), config.schedule.warmup_epochs
+    words = [_OPTIMIZERS[config.optimizer.optimizer]]
+    if config.optimizer.optimizer == "sgd" and config.optimizer.momentum:
+        words.append(f"momentum {config.optimizer.momentum:g}")
+    scaled = f" x {highest / rate:.4g} = {highest:.4g}" if rate and abs(highest / rate - 1) > 1e-6 else ""
+    warm_up = f" after {epochs:g} epoch{'s' * (epochs != 1)} of warm-up" if scaled and epochs else ""
+    words.append(f"learning rate {rate:g}{scaled}{warm_up}")
+    return ", ".join(words)
+
+
+def _changed(config: Config) -> str:
+    """Return the settings that differ from their defaults, but for those that other lines show."""
+    changes = changed_settings(completed(Config()), config)
+    return ", ".join(f"{name.replace('_', ' ')} {value}" for _, name, _, value in changes if name not in _SHOWN)
 
 
 def _part_lines(setup: RunSetup) -> list[str]:
@@ -111,7 +184,11 @@ def _batch(setup: RunSetup) -> str:
     if len(set(sizes)) == 1:
         passes = setup.config.device.backward_passes_per_step
         of_passes = f" x {passes} backward passes" if passes > 1 else ""
-        copies = counted(len(sizes), "rank") if setup.config.parts.count == 1 else f"{len(sizes)} of the model"
+        copies = (
+            counted(len(sizes), "rank")
+            if setup.config.parts.count == 1
+            else f"{len(sizes)} cop{'y' if len(sizes) == 1 else 'ies'} of the model"
+        )
         return f"{sizes[0] // passes} x {copies}{of_passes}"
     how = ", measured" if setup.config.balance.shares == "auto" else ""
     return f"{' + '.join(map(str, sizes))} (one part per rank{how})"
@@ -125,17 +202,16 @@ def epoch_line(setup: RunSetup, epochs: Sequence[EpochRecord]) -> str:
     width = len(str(setup.epochs))
     parts = [
         f"epoch {record.epoch:{width}}/{setup.epochs}",
-        f"{_number(record.images_per_second):8,.0f} images/s",
-        f"loss {_number(record.training_loss):.4f}",
-        f"accuracy {100 * _number(record.training_accuracy):5.2f} %",
+        f"train loss {_number(record.training_loss):.4f}",
+        f"train accuracy {100 * _number(record.training_accuracy):5.2f} %",
     ]
     if record.validation_loss is not None:
         parts += [
             f"validation loss {_number(record.validation_loss):.4f}",
-            f"accuracy {100 * _number(record.validation_accuracy):5.2f} %",
+            f"validation accuracy {100 * _number(record.validation_accuracy):5.2f} %",
         ]
-    parts += [readable_seconds(_number(spent[-1]))]
-    parts += [f"left {readable_seconds(left)}"] if left > 0 else []
+    parts += [f"{_number(record.images_per_second):,.0f} images/s", readable_seconds(_number(spent[-1]))]
+    parts += [f"ETA {readable_seconds(left)}"] if left > 0 else []
     return "  ".join(parts)
 
 
@@ -151,17 +227,35 @@ def change_line(change: WorldChange) -> str:
 
 
 def end_lines(totals: Totals, test: Sums, *, folder: object) -> list[str]:
-    """Return the totals, the test and the run folder."""
+    """Return the test, the totals and the run folder."""
     launch = totals.launch_seconds
     before = f"launch {readable_seconds(launch)}, " if isinstance(launch, float) else ""
     return [
+        f"test: {describe_sums(test)}",
         f"trained {counted(totals.epochs, 'epoch')} in {_time(totals.training_seconds)}, "
         f"{_number(totals.images_per_second):,.0f} images/s "
         f"({before}start-up {_time(totals.startup_seconds)}, validation {_time(totals.validation_seconds)}, "
         f"test {_time(totals.test_seconds)}: not included)",
-        f"test {describe_sums(test)}",
         f"run folder: {folder}",
     ]
+
+
+def next_lines(record: RunRecord) -> list[str]:
+    """Return the commands that a user may want next: the other framework's run, and the comparison of both."""
+    config, world = record.config, record.world
+    assert isinstance(config, Config), "a run that ends was measured"
+    assert isinstance(world, World), "a run that ends was measured"
+    compare = f"python -m analysis frameworks {config.record.runs_folder}"
+    elsewhere = len(world.hosts) > 1 or world.launcher == "srun" or config.record.site != "local"
+    if elsewhere or config.strategy.native or config.faults.elastic:
+        return [f"next: {compare}"]
+    changes = changed_settings(completed(Config()), config)
+    settings = {name: value for subject, name, _, value in changes if subject != "record" or name == "runs_folder"}
+    words = ["--framework", _OTHER[record.framework], "--np", str(world.size + world.servers)]
+    if world.controller == "gloo" and world.size > 1:
+        words += ["--controller", "gloo"]
+    words += ["--", *settings_flags(settings)] if settings else []
+    return [f"next: python -m launch train {shlex.join(words)}", f"then: {compare}"]
 
 
 def describe_sums(sums: Sums) -> str:
@@ -183,5 +277,5 @@ def _time(seconds: float | NotRecorded) -> str:
 
 def _ranks(world: World) -> str:
     if not world.servers:
-        return str(world.size)
+        return counted(world.size, "rank")
     return f"{world.size} worker{'s' * (world.size > 1)} and {world.servers} server{'s' * (world.servers > 1)}"

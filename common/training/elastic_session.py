@@ -17,7 +17,7 @@ from common.run_folder.checkpoints import Checkpoint
 from common.run_folder.records import World
 from common.run_folder.world_changes import ElasticRecord
 from common.training.checkpointer import Checkpointer
-from common.training.console_report import onednn_lines
+from common.training.console_report import onednn_notes, warning
 from common.training.measured import Measured
 from common.training.opening import reopen_run_folder
 from common.training.recorder import NullRecorder, RunRecorder
@@ -136,8 +136,8 @@ class ElasticSession(Session):
         self._on_gpu = device["gpu"] is not None
         self._start_watch()
         self.world = self._world(**device)
-        for line in onednn_lines(setup.config.model.onednn, self.world.onednn or []):
-            self.console.line(line)
+        for note in onednn_notes(setup.config.model.onednn, self.world.onednn or []):
+            self.console.line(warning(note))
         with self.comm.propagate_errors("opening the run folder"):
             if self.comm.rank == 0:
                 writer = reopen_run_folder(commit.folder, epochs=commit.checkpoint.epoch if commit.checkpoint else 0)

@@ -18,7 +18,7 @@ from common.run_folder.sharing import SharingRecord
 from common.run_folder.tensorboard_events import write_scalars
 from common.run_folder.world_changes import ElasticRecord, WorldChange
 from common.training.checkpointer import SavedEpoch
-from common.training.console_report import change_line, describe_sums, end_lines, epoch_line
+from common.training.console_report import change_line, describe_sums, end_lines, epoch_line, next_lines
 from common.training.measured import Measured
 from common.training.run_setup import RunSetup
 from common.training.stopping import StoppingRule
@@ -147,6 +147,7 @@ class RunRecorder(NullRecorder):
         self._console.line("\n".join(end_lines(totals, test.sums, folder=self._writer.folder)))
         if energy:
             self._console.line(describe_energy(energy))
+        self._console.line("\n".join(next_lines(self._writer.record)))
 
     def add_change(self, change: WorldChange) -> None:
         """Record a change of the ranks, and print it."""

@@ -30,7 +30,7 @@ from common.training.run_setup import RunSetup
 # What may change when a run is resumed: its length, and settings that its weights do not depend on.
 MAY_CHANGE = {
     "training": {"epochs", "max_steps"},
-    "record": {"keep", "resume", "resume_or_start", "checkpoint_minutes", "progress", "tensorboard"},
+    "record": {"keep", "resume", "resume_or_start", "checkpoint_minutes", "progress", "tensorboard", "verbose"},
     "data": {"data_folder"},
     "faults": {"stall_seconds", "on_stall"},
 }

@@ -22,11 +22,11 @@ from common.measurement.step_profile import average_over_ranks
 from common.measurement.timing import Phases
 from common.run_folder.checkpoints import Checkpoint
 from common.run_folder.records import TIMELINE_FILE, NotRecorded, World
-from common.run_folder.values import OneDNNInForce
 from common.run_folder.sharing import SharingRecord, join_shares, without_seconds
+from common.run_folder.values import OneDNNInForce
 from common.run_folder.world_changes import ElasticRecord
 from common.training.checkpointer import Checkpointer, SavedEpoch
-from common.training.console_report import start_lines
+from common.training.console_report import start_lines, warning, warning_lines
 from common.training.measured import Measured
 from common.training.opening import open_run_folder
 from common.training.recorder import NullRecorder, RunRecorder
@@ -71,7 +71,7 @@ class Session:
         onednn: bool,
         pinned_memory: NotRecorded | None = None,
     ) -> Checkpoint | None:
-        """Print layers and settings, open the run folder; return the checkpoint to resume from, if there is one.
+        """Open the run folder, print what is trained; return the checkpoint to resume from, if there is one.
 
         Args:
             device: of this rank.
@@ -90,8 +90,6 @@ class Session:
         config = setup.config
         standing = self._look_at_run(config) if config.record.resume_or_start else None
         self.world = self._world(device=device, gpu=gpu, threads=threads, onednn=onednn, pinned_memory=pinned_memory)
-        for line in start_lines(setup, self.world):
-            self.console.line(line)
         checkpoint = None
         with self.comm.propagate_errors("opening the run folder"):
             if self.comm.rank == 0:
@@ -99,6 +97,8 @@ class Session:
                     setup, self.world, framework=self.framework, standing=standing, console=self.console
                 )
                 self.recorder = RunRecorder(writer, setup=setup, console=self.console)
+                lines = start_lines(setup, self.world, record=writer.record, folder=writer.folder)
+                self.console.line("\n".join(lines))
         if config.device.memory_limit is not None:
             watch_memory(config.device.memory_limit, comm=self.comm, end=self._end_now)
         if config.energy.energy:
@@ -173,9 +173,12 @@ class Session:
         The host is looked at before all ranks meet here, so that none waits for it in its training time.
         """
         self._interference.start()
+        lines = warning_lines(self.setup, self.world)
         if self._interference.other_processes:
             names = "; ".join(self._interference.other_processes)
-            self.console.line(f"note: other programs are running on this machine: {names}. Times may be longer")
+            lines.append(warning(f"other programs use this machine: {names}. Times may be longer"))
+        for line in lines:
+            self.console.line(line)
         return bool(self.comm.broadcast(self.recorder.should_stop(step)))
 
     def timeline_file(self) -> Path | None:

@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable
@@ -31,6 +32,7 @@ class Parser(argparse.ArgumentParser):
         self.exit(EXIT_CODE_USER_ERROR, f"{self.prog}: error: {shown}. See `{self.prog} --help`\n")
 
 
+MOST_SIDE = 20_000  # pixels of an image
 MOST = 10**6  # of anything that a command is asked to start, repeat or wait for
 
 
@@ -45,6 +47,26 @@ def whole_number(text: str, *, least: int = 1, most: int = MOST) -> int:
     if int(text) > most:
         raise argparse.ArgumentTypeError(f"must be a whole number, {most:,} or less. Received: {text}")
     return int(text)
+
+
+def height_and_width(text: str) -> tuple[int, int] | None:
+    """Return the numbers of a text such as "148x197"; None for another text."""
+    found = re.fullmatch(r"(\d{1,9})x(\d{1,9})", text)
+    return (int(found[1]), int(found[2])) if found else None
+
+
+def image_size(text: str) -> tuple[int, int]:
+    """Read an argument that is height and width of images: a `type` of argparse's.
+
+    Raises:
+        argparse.ArgumentTypeError: it is not, or out of range.
+    """
+    height, width = height_and_width(text) or (0, 0)
+    if not 1 <= min(height, width) <= max(height, width) <= MOST_SIDE:
+        raise argparse.ArgumentTypeError(
+            f"must be height x width, 1 to {MOST_SIDE:,} pixels each, such as 148x197. Received: {text}"
+        )
+    return height, width
 
 
 def word(text: str) -> str:

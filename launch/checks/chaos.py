@@ -31,6 +31,7 @@ from common.checks.chaos_record import (
     summary_of_changes,
 )
 from common.errors import UserError, user_errors
+from common.names import framework_here
 from common.run_folder.environment import describe_environment
 from common.run_folder.records import now
 from common.utils.command_line import whole_number, word
@@ -58,7 +59,8 @@ def add_command(commands: Any) -> None:
     parser.add_argument("--file-faults", type=count, default=100, help="trials without ranks (default: %(default)s)")
     parser.add_argument("--seed", type=count, default=1, help="of what is drawn; another one adds trials (default: 1)")
     parser.add_argument("--hours", type=float, default=2.0, help="start none after that time (default: %(default)s)")
-    parser.add_argument("--frameworks", nargs="+", choices=sorted(PROGRAMS), default=sorted(PROGRAMS), metavar="NAME")
+    names = sorted(PROGRAMS)
+    parser.add_argument("--frameworks", nargs="+", type=framework_here, choices=names, default=names, metavar="NAME")
     started = "how ranks are started, of mpi, gloo and elastic (default: all)"
     parser.add_argument("--ways", nargs="+", choices=RANK_WAYS, default=RANK_WAYS, metavar="WAY", help=started)
     parser.add_argument("--folder", type=word, default="runs/chaos", help="of the results (default: %(default)s)")

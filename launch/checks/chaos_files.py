@@ -83,7 +83,7 @@ def _train(folder: Path) -> list[str]:
 
 
 def _prepare(folder: Path) -> list[str]:
-    made = ["--size", "16x16", "--split", "60/20/20", "--output", str(folder / "made")]
+    made = ["--image-size", "16x16", "--split", "60/20/20", "--output", str(folder / "made")]
     return ["images", "prepare", str(folder.parent / IMAGES), *made]
 
 
@@ -153,7 +153,7 @@ class FileTrials:
         )
         self._undisturbed: dict[str, tuple[Path, int]] = {}
         if "common.__main__" in modules and not (folder / IMAGES).exists():
-            drawn = ["images", "draw", str(folder / IMAGES), "--images", "90", "--size", "16x16"]
+            drawn = ["images", "draw", str(folder / IMAGES), "--images", "90", "--image-size", "16x16"]
             self._order("common.__main__", drawn, folder)
         if "fetched run" in writers and not (folder / RUNS).exists():
             trainer = next(WRITERS[name] for name in writers if WRITERS[name].is_trainer)

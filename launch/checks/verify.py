@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from common.checks.verify_record import WholeRun, whole_run, write_verify
-from common.config import Config, changed_settings
+from common.config import Config, changed_settings, settings_flags
 from common.distributed.communicator import under_launcher
 from common.errors import EXIT_CODE_INTERRUPTED, UserError, expanded
 from common.model.weights import weights_hash
@@ -30,7 +30,7 @@ from common.utils.environments import missing_packages
 from launch.experiments.survey import this_host
 from launch.starting.analysis import run_analysis
 from launch.starting.launchers import train_command
-from launch.starting.processes import PROGRAMS, require_program, run_filtered, settings_flags, trainer_environment
+from launch.starting.processes import PROGRAMS, require_program, run_filtered, trainer_environment
 from launch.starting.train import check_settings
 
 EXIT_CODE_DOES_NOT_REPRODUCE = 1

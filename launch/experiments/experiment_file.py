@@ -22,6 +22,7 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from common.config import Config
 from common.errors import UserError, first_problem
+from common.names import settings_here
 from common.run_folder.environment import TUNING_VARIABLES
 from common.utils.whole_files import parse_toml, read_text
 
@@ -169,8 +170,13 @@ def read_experiment_file(name: str, *, runs_folder: Path) -> ExperimentFile:
             raise _error(path, "a based_on that is not a name", base, "Give the name of an experiment, or a file")
         content = _override(read_toml(toml_file(base), folder=folder), content)
     tables: _Tables = validated(_Tables, content, path=path)
-    check_keys(tables.settings, where="[settings]", path=path)
-    for number, cell in enumerate(tables.cells, 1):
+    settings = settings_here(tables.settings, source=f"[settings] of {path.name}")
+    cells = [
+        settings_here(cell, source=f"[[cells]] number {number} of {path.name}")
+        for number, cell in enumerate(tables.cells, 1)
+    ]
+    check_keys(settings, where="[settings]", path=path)
+    for number, cell in enumerate(cells, 1):
         check_keys(cell, where=f"[[cells]] number {number}", path=path)
     file = ExperimentFile(
         path=path,
@@ -178,7 +184,7 @@ def read_experiment_file(name: str, *, runs_folder: Path) -> ExperimentFile:
         about=tables.about,
         protocol=tables.experiment,
         preparations=tables.prepare,
-        cells=[{**tables.settings, **cell} for cell in tables.cells],
+        cells=[{**settings, **cell} for cell in cells],
     )
     file.check_metered(file.protocol.repeats, file.protocol.metered)
     return file

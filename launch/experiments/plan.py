@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from common.config import Config, parse_command_line, read_recipe
+from common.config import Config, parse_command_line, read_recipe, settings_flags
 from common.errors import UserError
 from common.run_folder.environment import TUNING_VARIABLES
 from launch.experiments.experiment_file import (
@@ -23,7 +23,7 @@ from launch.experiments.experiment_file import (
     validated,
 )
 from launch.starting.launchers import Launcher, launcher_at
-from launch.starting.processes import PROGRAMS, settings_flags
+from launch.starting.processes import PROGRAMS
 
 RECIPES = Path(__file__).parent.with_name("recipes")
 _ALWAYS_NAMED = ("framework", "model", "np")

@@ -15,6 +15,7 @@ from typing import Any
 
 from common.config import GRADIENT_GROUPS, read_recipe
 from common.errors import EXIT_CODE_INTERRUPTED, UserError, expanded
+from common.names import framework_here
 from common.sites.table import read_sites
 from common.utils.command_line import whole_number, word
 from launch.experiments.command import make_in_folder
@@ -42,7 +43,7 @@ def add_command(commands: Any) -> None:
         "together. Show what each gave and write a recipe, for --recipe of the trainers. The same command goes on "
         "after an interruption.",
     )
-    parser.add_argument("--framework", choices=PROGRAMS, required=True)
+    parser.add_argument("--framework", type=framework_here, choices=PROGRAMS, required=True)
     parser.add_argument("--model", type=word, required=True, help="as for the trainers")
     parser.add_argument("--np", type=whole_number, default=1, help="number of ranks (default: %(default)s)")
     parser.add_argument("--dataset", type=word, help="default: the trainers'")

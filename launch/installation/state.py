@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import UserError
+from common.names import framework_here
 from common.utils.atomic import write_atomically
 from common.utils.whole_files import parse_json, read_text
 from launch.installation.cuda import EACH, ONLY, Environment
@@ -28,11 +29,11 @@ from launch.installation.plan import FRAMEWORKS, Request
 
 def choose_frameworks(text: str, *, need: str = "", remembered: tuple[str, ...] = ()) -> tuple[str, ...]:
     """Return the frameworks to install: those named, else those of last time, else both; and the one that is needed."""
-    named = text.replace(",", " ").split()
-    for name in [*named, *need.split()]:
+    named, needed = [list(map(framework_here, words.replace(",", " ").split())) for words in (text, need)]
+    for name in [*named, *needed]:
         if name not in FRAMEWORKS:
             raise UserError(f"FRAMEWORKS takes torch, keras or both, FRAMEWORK takes one of them. Received: {name}")
-    return in_order({*(named or remembered or FRAMEWORKS), *need.split()})
+    return in_order({*(named or remembered or FRAMEWORKS), *needed})
 
 
 def in_order(frameworks: Collection[str]) -> tuple[str, ...]:

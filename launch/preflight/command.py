@@ -19,6 +19,7 @@ from tabulate import tabulate
 
 from common.distributed.console import counted
 from common.errors import EXIT_CODE_USER_ERROR, UserError
+from common.names import framework_here
 from common.utils.command_line import whole_number, word
 from launch.preflight.checks import check_allreduce, check_clocks, check_scheduler
 from launch.preflight.host_checks import HOST_CHECKS, SET_UP, Answer, answer_of
@@ -48,7 +49,9 @@ def add_command(commands: Any) -> None:
     parser.add_argument("--hosts", metavar="a:2,b:2", help="hosts and their slots, or a host file")
     parser.add_argument("--np", type=whole_number, help="number of ranks (default: all slots; 2 without slots)")
     parser.add_argument("--controller", choices=["mpi", "gloo"], help="how ranks are joined (default: the site's)")
-    parser.add_argument("--framework", choices=["torch", "keras", "both"], help="default: what is installed")
+    parser.add_argument(
+        "--framework", type=framework_here, choices=["torch", "keras", "both"], help="default: what is installed"
+    )
     parser.add_argument("--device", choices=["auto", "cpu", "gpu"], default="auto", help="as for trainers")
     parser.add_argument("--threads", type=whole_number, help="compute threads per rank (default: cores / ranks)")
     parser.add_argument(

@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field
 
+from common.names import settings_here
 from common.run_folder.search_record import METRICS, Metric, Value
 from launch.experiments.experiment_file import (
     SETTINGS,
@@ -192,15 +193,14 @@ def read_search_file(name: str, *, runs_folder: Path) -> SearchFile:
         preparations=tables.prepare,
         cells=[],
     )
-    settings = dict(tables.settings)
+    settings = settings_here(tables.settings, source=f"[settings] of {path.name}")
+    space = settings_here(tables.space, source=f"[space] of {path.name}")
     _check_settings(settings, file=experiment)
     frameworks = settings.pop("framework", ["torch", "keras"])
     frameworks = frameworks if isinstance(frameworks, list) else [frameworks]
     if not frameworks or len(set(map(str, frameworks))) < len(frameworks):
         raise experiment.error("no frameworks, or one twice", frameworks, 'Give framework = ["torch", "keras"]')
-    file = SearchFile(
-        experiment=experiment, keys=tables.search, frameworks=frameworks, settings=settings, space=tables.space
-    )
+    file = SearchFile(experiment=experiment, keys=tables.search, frameworks=frameworks, settings=settings, space=space)
     for setting, axis in file.space.items():
         _check_axis(setting, axis, file=file)
     _check_search(file)

@@ -6,7 +6,6 @@
 `--site` takes the name of a shipped file or the path of another.
 """
 
-import difflib
 import json
 import tomllib
 from collections.abc import Iterable
@@ -19,6 +18,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from common.errors import UserError, first_problem
 from common.sites.table import LAUNCH_TABLE, Site, Sites, read_sites
+from common.utils.printable import suggestion
 from common.utils.whole_files import parse_toml, read_text
 from launch.sites.container import ContainerOptions
 from launch.sites.options import HostsOptions, KubernetesOptions, SkyPilotOptions, SlurmOptions, SoftwareOptions
@@ -200,10 +200,9 @@ def read_launch_site(name: str, *, machines: Sites | None = None) -> LaunchSite:
     if name in machines.sites:
         node, local = machines[name], _read(SITE_FILES / "local.toml")
         return replace(local, name=name, title=node.title, source=node.source, nodes=[name], known=machines)
-    close = difflib.get_close_matches(name, [*shipped_sites(), *machines.sites], n=1)
-    hint = f"Did you mean {close[0]}? " if close else ""
+    meant = suggestion(name, [*shipped_sites(), *machines.sites])
     raise UserError(
-        f"unknown site. Received: {name or repr(name)}. {hint}`python -m launch sites` shows all; a file of your own "
+        f"unknown site. Received: {name or repr(name)}. {meant}`python -m launch sites` shows all; a file of your own "
         "ends in .toml"
     )
 

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, TextIO
+from typing import IO, TextIO
 
 import psutil
 
@@ -131,20 +131,6 @@ def trainer_environment() -> dict[str, str]:
     """Return the environment of trainers: this interpreter's programs first, TensorFlow's start-up lines off."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     return {**os.environ, "PATH": path, "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONUNBUFFERED": "1"}
-
-
-def settings_flags(settings: Mapping[str, Any]) -> list[str]:
-    """Return the trainer's flags for settings, by their names in `common.config`."""
-    arguments = []
-    for name, value in settings.items():
-        flag = name.replace("_", "-")
-        if isinstance(value, bool):
-            arguments.append(f"--{flag}" if value else f"--no-{flag}")
-        elif isinstance(value, list | tuple):
-            arguments += [f"--{flag}", *map(str, value)]
-        else:
-            arguments += [f"--{flag}", str(value)]
-    return arguments
 
 
 # Name -> what is received, and what to do.

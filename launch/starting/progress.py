@@ -39,9 +39,9 @@ class Progress:
         # The first part shows no pace: the plan is trusted until 5 % of it is done.
         known = self._done > 0.05 * self._planned
         left_seconds = (self._planned - self._done) * spent / self._done if known else self._planned - spent
-        left = readable_seconds(round(max(0.0, left_seconds)))
+        left = [f"about {readable_seconds(round(left_seconds))} left"] if left_seconds >= 0.5 else []
         if line:
             self._bar.clear()
-            print(f"{title}; about {left} left", flush=True)
-        self._bar.set_postfix_str(f"about {left} left; {title}", refresh=False)
+            print("; ".join([title, *left]), flush=True)
+        self._bar.set_postfix_str("; ".join([*left, title]), refresh=False)
         self._bar.update(round(min(self._done, self._planned)) - self._bar.n)

@@ -19,6 +19,7 @@ from typing import Any
 from common.config import Config, requested
 from common.distributed.pinning import choose_gpu
 from common.errors import EXIT_CODE_USER_ERROR, UserError
+from common.names import framework_here
 from common.run_folder.records import RunState, check_new_folder, read_record, state_of
 from common.training.entry_point import read_settings
 from common.training.resume import AlreadyFinished, look_at_run, read_resumable_run, recorded_first_size
@@ -45,7 +46,9 @@ def add_command(commands: Any) -> None:
         help="train on this host: check the settings, then horovodrun",
         description="Check the settings, print the command, start the ranks. Settings of the trainer follow after --.",
     )
-    parser.add_argument("--framework", choices=sorted(PROGRAMS), default="torch", help="default: %(default)s")
+    parser.add_argument(
+        "--framework", type=framework_here, choices=sorted(PROGRAMS), default="torch", help="default: %(default)s"
+    )
     parser.add_argument("--np", type=whole_number, default=DEFAULT_RANKS, help="number of ranks (default: %(default)s)")
     parser.add_argument("--controller", choices=["mpi", "gloo"], help="how ranks talk (default: Horovod's choice, mpi)")
     parser.add_argument("--site", metavar="SITE", help="where this is, if ranks are started otherwise there")

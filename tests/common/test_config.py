@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 import sys
 import tomllib
 from pathlib import Path
@@ -28,7 +29,7 @@ def as_flags(name, value):
     flag = name.replace("_", "-")
     if isinstance(value, bool):
         return [f"--{flag}" if value else f"--no-{flag}"]
-    return [f"--{flag}", *(map(str, value) if isinstance(value, list) else [str(value)])]
+    return [f"--{flag}", "x".join(map(str, value)) if isinstance(value, list) else str(value)]
 
 
 def write_recipe(folder, text):
@@ -129,6 +130,7 @@ def test_an_error_is_the_same_line_in_every_terminal(columns, monkeypatch):
 WITHOUT_LIMIT = """
     dataset data_folder gray dropout average_state evaluate_first runs_folder resume tensorboard energy tf32
     cudnn_benchmark channels_last powercap_folder horovod_timeline slow_is_subject start_weights replay tuned
+    verbose
 """  # paths, free text, switches
 
 
@@ -156,28 +158,54 @@ def test_what_a_setting_defines_is_in_its_annotation_or_that_of_its_subject():
             free(**changes)
 
 
-def help_of(capsys, *arguments, program=PROGRAM):
+def help_of(capsys, *arguments, program=PROGRAM, page="--help"):
     with pytest.raises(SystemExit) as stop:
-        parse_command_line([*arguments, "--help"], program=program)
+        parse_command_line([*arguments, page], program=program)
     assert stop.value.code == 0
     return capsys.readouterr().out
 
 
-def test_help_shows_groups_defaults_and_units_of_both_programs_alike(tmp_path, capsys):
-    shown = help_of(capsys)
-    assert PROGRAM in shown and "--recipe FILE" in shown
+def test_help_shows_the_options_most_used_and_help_all_shows_all(tmp_path, capsys):
+    shown, whole = help_of(capsys), help_of(capsys, page="--help-all")
+    assert len(re.findall(r"^  --", shown, re.MULTILINE)) == 15 + 3  # and --recipe, --help-all, --version
+    assert len(shown.splitlines()) <= 75
+    assert shown.count("python torch_impl/train.py") == 3, "examples"
     for subject, part in SUBJECTS.items():
-        assert f"{subject} options" in shown.lower() or subject in shown
+        assert f"\n{subject}:\n" in whole
         for field in dataclasses.fields(part):
-            assert f"--{field.name.replace('_', '-')}" in shown
-    text = " ".join(shown.replace("│", " ").split())
-    for default in ("default: 64", "default: 0.01", "default: mnist", "default: linear", "default: None"):
-        assert default in text
-    assert "images per step and rank" in text and "in pixels" in text
-    of_keras = help_of(capsys, program="keras_impl/train.py")
-    assert of_keras.replace("keras_impl/train.py", "PROGRAM") == shown.replace(PROGRAM, "PROGRAM")
+            assert f"-{field.name.replace('_', '-')}" in whole
+    text = " ".join(whole.split())
+    for words in ("(default: 64)", "(default: 0.01)", "(default: mnist)", "(default: linear)", "--no-dropout",
+                  "per rank", "in pixels", "--image-size HEIGHTxWIDTH", "{sgd,adam,adamw,rmsprop}"):  # fmt: skip
+        assert words in text
+    assert "None" not in text
+    of_keras = help_of(capsys, program="keras_impl/train.py", page="--help-all")
+    assert of_keras.replace("keras_impl/train.py", "PROGRAM") == whole.replace(PROGRAM, "PROGRAM")
     recipe = write_recipe(tmp_path, "[training]\nbatch_size = 137\n")
     assert "default: 137" in help_of(capsys, "--recipe", recipe)
+
+
+@pytest.mark.parametrize(
+    ("elsewhere", "here"),
+    [
+        ("--lr 0.5", "--learning-rate 0.5"),
+        ("--gradient-accumulation-steps 2", "--backward-passes-per-step 2"),
+        ("--strategy local-sgd --average-every 3", "--strategy averaging --average-every 3"),
+        ("--strategy pipeline-parallel --stages 2", "--strategy layers --stages 2"),
+        ("--strategy tensor-parallel --model-ranks 2", "--strategy split --model-ranks 2"),
+    ],
+)
+def test_names_of_other_programs_are_read_as_ours(elsewhere, here):
+    assert parse(*elsewhere.split()) == parse(*here.split()) != parse()
+
+
+def test_recipes_have_these_names_and_sizes_too(tmp_path):
+    text = '[optimizer]\nlr = 0.5\n[strategy]\nstrategy = "local-sgd"\naverage_every = 3\n[data]\nimage_size = "6x4"\n'
+    config = parse("--recipe", write_recipe(tmp_path, text))
+    assert (config.optimizer.learning_rate, config.strategy.strategy) == (0.5, "averaging")
+    assert config.data.image_size == (6, 4)
+    with pytest.raises(UserError, match=r"by two names.*Received: learning_rate and lr"):
+        parse("--recipe", write_recipe(tmp_path, "[optimizer]\nlearning_rate = 0.5\nlr = 0.1\n"))
 
 
 def test_help_comes_from_the_first_rank_only(monkeypatch, capfd):

@@ -126,9 +126,7 @@ def test_a_framework_without_onednn_computes_and_says_so(jobs, framework):
     for name in ("predict without oneDNN", f"{framework} without oneDNN"):
         (outcome,) = jobs.outcomes(framework, name)
         assert outcome.code == 0, outcome
-        assert outcome.stderr == (
-            "note: the framework has no oneDNN here (--onednn on), and computes without it\n"
-        )
+        assert outcome.stderr == ("note: the framework has no oneDNN here (--onednn on), and computes without it\n")
 
 
 def test_predict_classifies_image_files(jobs, framework):

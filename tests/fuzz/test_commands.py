@@ -32,9 +32,10 @@ COMMANDS = {
     "common": (
         common,
         [
-            "datasets fetch", "datasets verify", "images prepare", "images prepare folder --output new --size",
-            "images prepare folder --size 1x1 --output", "images prepare folder --size 1x1 --output new --split",
-            "images prepare folder --size 1x1 --output new --seed", "images draw new --size",
+            "datasets fetch", "datasets verify", "images prepare", "images prepare folder --output new --image-size",
+            "images prepare folder --image-size 1x1 --output",
+            "images prepare folder --image-size 1x1 --output new --split",
+            "images prepare folder --image-size 1x1 --output new --seed", "images draw new --image-size",
             "images draw folder --seed",
         ],
     ),
@@ -97,7 +98,7 @@ BROKE = [
     ("analysis", "frameworks folder --seed", "a\nb"),
     ("analysis", "experiment folder --status", "binary"),
     ("analysis", "ring --np", "9" * 5000),
-    ("common", "images prepare folder --size 1x1 --output", "/"),
+    ("common", "images prepare folder --image-size 1x1 --output", "/"),
     ("launch", "experiment run", "\0"),
     ("launch", "search", "\0"),
     ("launch", "status", "\0"),

@@ -2,12 +2,11 @@
 
 import argparse
 import os
-import re
 import time
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import get_args
+from typing import Any, NoReturn, get_args
 
 import numpy as np
 from PIL import Image
@@ -21,10 +20,9 @@ from common.data.images.shapes import CLASS_NAMES, draw_folder
 from common.distributed.console import counted, readable_seconds
 from common.errors import UserError, expanded
 from common.measurement.interference import peak_memory_bytes
-from common.utils.command_line import Parser, path, whole_number
+from common.utils.command_line import Parser, height_and_width, image_size, path, whole_number
 from common.utils.cores import usable_cores
 
-MOST_SIDE = 20_000  # pixels
 SHEET_CLASSES, SHEET_IMAGES = 20, 8  # at most, of a contact sheet: classes, and images of each
 SHOWN_FILES = 5
 
@@ -38,7 +36,7 @@ def add_parser(commands: "argparse._SubParsersAction[Parser]") -> None:
     preparing = actions.add_parser("prepare", help="write a folder of images into one file for training")
     preparing.add_argument("folder", type=path, metavar="FOLDER", help=f"one subfolder of {KINDS} files per class")
     preparing.add_argument("--output", type=path, required=True, metavar="FILE", help="the file to write")
-    preparing.add_argument("--size", required=True, metavar="WxH", help="width x height in pixels, such as 197x148")
+    _add_size(preparing, required=True, help="in pixels, such as 148x197")
     preparing.add_argument("--gray", action="store_true", help="convert to one channel (default: three)")
     preparing.add_argument(
         "--dtype", choices=get_args(PixelType), default="uint8",
@@ -56,9 +54,22 @@ def add_parser(commands: "argparse._SubParsersAction[Parser]") -> None:
     drawing = actions.add_parser("draw", help="draw example images of nine shapes, for trials")
     drawing.add_argument("folder", type=path, metavar="FOLDER", help="new folder for the images")
     drawing.add_argument("--images", type=int, default=9000, help="number in all (default: %(default)s)")
-    drawing.add_argument("--size", default="227x227", metavar="WxH", help="size in pixels (default: %(default)s)")
+    _add_size(drawing, default=(227, 227), help="in pixels (default: 227x227)")
     drawing.add_argument("--seed", type=seed, default=1, help="seed of the drawings (default: %(default)s)")
     drawing.set_defaults(run=draw_images)
+
+
+def _add_size(parser: Parser, **options: Any) -> None:
+    parser.add_argument("--image-size", type=image_size, metavar="HEIGHTxWIDTH", **options)
+    parser.add_argument("--size", type=_former_size, help=argparse.SUPPRESS)
+
+
+def _former_size(text: str) -> NoReturn:
+    """Refuse the option that was once width x height."""
+    width, height = height_and_width(text) or (197, 148)
+    raise argparse.ArgumentTypeError(
+        f"sizes are height x width, by another option. Received: {text}. Give --image-size {height}x{width}"
+    )
 
 
 def prepare_images(options: argparse.Namespace) -> None:
@@ -68,8 +79,9 @@ def prepare_images(options: argparse.Namespace) -> None:
         UserError: an impossible setting, unusable images, or an output file exists.
         OSError: something cannot be read or written.
     """
+    height, width = options.image_size
     settings = Settings(
-        size=parse_size(options.size),
+        size=(width, height),
         gray=options.gray,
         pixels=options.dtype,
         shares=None if options.split is None else parse_shares(options.split),
@@ -96,7 +108,7 @@ def prepare_images(options: argparse.Namespace) -> None:
     print(
         f"{file}: {description.training_samples:,} training, {description.validation_samples:,} validation and "
         f"{description.test_samples:,} test images of {len(description.class_names)} classes, "
-        f"{settings.size[0]}x{settings.size[1]} pixels, {counted(description.image_shape[2], 'channel')}, "
+        f"{height}x{width} pixels (height x width), {counted(description.image_shape[2], 'channel')}, "
         f"{description.pixels}, {file.stat().st_size / 1e6:,.1f} MB. Train with --dataset prepared:{file}"
     )
     speed = _speed("prepared", description.samples, seconds=seconds, work_seconds=work_seconds)
@@ -110,28 +122,12 @@ def draw_images(options: argparse.Namespace) -> None:
         UserError: an impossible setting, or the folder exists.
         OSError: it cannot be written.
     """
-    size = parse_size(options.size)
+    height, width = options.image_size
     start, start_of_work = time.perf_counter(), _work_seconds()
-    draw_folder(options.folder, images=options.images, size=size, seed=options.seed)
+    draw_folder(options.folder, images=options.images, size=(width, height), seed=options.seed)
     seconds, work_seconds = time.perf_counter() - start, _work_seconds() - start_of_work
     print(f"{options.folder}: {options.images:,} images of {len(CLASS_NAMES)} classes: {', '.join(CLASS_NAMES)}")
     print(_speed("drew", options.images, seconds=seconds, work_seconds=work_seconds))
-
-
-def parse_size(text: str) -> tuple[int, int]:
-    """Return (width, height) of a text like `197x148`.
-
-    Raises:
-        UserError: it is not such a text, or out of range.
-    """
-    match = re.fullmatch(r"(\d{1,9})x(\d{1,9})", text)
-    width, height = (int(number) for number in match.groups()) if match else (0, 0)
-    if not 1 <= min(width, height) <= max(width, height) <= MOST_SIDE:
-        raise UserError(
-            f"a size is width x height, 1 to {MOST_SIDE:,} pixels each. Received: --size {text}. Give for example "
-            "197x148"
-        )
-    return width, height
 
 
 def _list_skipped(skipped: Sequence[tuple[str, str]], file: Path) -> None:

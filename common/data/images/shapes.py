@@ -1,6 +1,6 @@
 """Gray images of nine shapes, drawn from a seed: a substitute for photographs that cannot be distributed.
 
-    python -m common images draw FOLDER --images 9000 --size 227x227 --seed 1
+    python -m common images draw FOLDER --images 9000 --image-size 227x227 --seed 1
 
 Each image has one dark shape of random position, size, rotation and stretch among lines and blots, with blur and noise.
 It depends only on the seed and the number of the image.
@@ -135,7 +135,7 @@ def draw_folder(folder: Path, *, images: int, size: tuple[int, int], seed: int) 
         )
     if min(size) < LEAST_SIDE:
         raise UserError(
-            f"the images are too small to show a shape. Received: --size {size[0]}x{size[1]}. "
+            f"the images are too small to show a shape. Received: --image-size {size[1]}x{size[0]}. "
             f"Give {LEAST_SIDE} pixels or more for each side"
         )
     if folder.exists():

@@ -3,6 +3,7 @@
 import json
 import math
 import re
+import shlex
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 from builders import make_config, make_setup, random_weights
 from played_session import play
 
-from common.config import config_from_dict
+from common.config import config_from_dict, parse_command_line
 from common.distributed.console import readable_seconds
 from common.distributed.exchange_meter import ExchangeMeter
 from common.errors import UserError
@@ -22,7 +23,7 @@ from common.model.weights import load_weights, weights_hash
 from common.run_folder.checkpoints import checkpoint_folders
 from common.run_folder.records import Evaluation, NotRecorded, RunWriter, read_run
 from common.strategies.sharing import ring_record
-from common.training.console_report import start_lines
+from common.training.console_report import warning_lines
 from common.training.measured import Measured
 from common.utils.at_once import AT_ONCE
 from common.utils.timestamps import BEGAN_AT, STARTED_AT, SUBMITTED_AT, TIMESTAMPS
@@ -64,10 +65,41 @@ def test_an_epoch_of_two_ranks_by_hand(tmp_path, monkeypatch, capsys):
     assert (world.size, world.devices, world.at_once) == (2, ["cpu 0", "cpu 1"], 3)
     assert run.state == "running"
     shown = capsys.readouterr().out
-    assert "15 x 2 ranks = 30 images per update, 3 updates per epoch, the last 0 samples" in shown
+    assert "15 x 2 ranks = 30 images per update; 3 updates per epoch, 9 in all\n" in shown
     assert re.search(
-        "epoch 1/3 +22 images/s +loss 1.5000 +accuracy 50.00 % +validation loss 0.5000 +accuracy 40.00 %", shown
+        "epoch 1/3  train loss 1.5000  train accuracy 50.00 %  validation loss 0.5000  validation accuracy 40.00 %  "
+        "22 images/s .*  ETA ",
+        shown,
     )
+
+
+def test_the_start_is_short_and_verbose_shows_all_settings(tmp_path, capsys):
+    changes = {"optimizer": {"optimizer": "adamw", "learning_rate": 0.5}, "training": {"batch_size": 16, "seed": 3}}
+    config = make_config(tmp_path, **changes, schedule={"warmup_epochs": 2.0, "lr_scaling": "linear"})
+    play(config, lambda played: None, size=2)
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) <= 10
+    assert re.match(r"2 ranks on .*: PyTorch [\d.]+\S*, .*thread per rank", lines[0])
+    assert "optimizer: AdamW, learning rate 0.5 x 2 = 1 after 2 epochs of warm-up" in lines
+    (settings,) = [line for line in lines if line.startswith("settings: ")]
+    assert "seed 3" in settings and "batch size" not in settings and "weight decay" not in settings
+    assert lines[-1] == f"run folder: {tmp_path / 'run'}"
+    verbose = replace(config, record=replace(config.record, verbose=True, name="verbose"))
+    play(verbose, lambda played: None, size=2)
+    shown = capsys.readouterr().out
+    assert "weight_decay 0.0" in shown and "multiply-adds per image" in shown
+
+
+def test_the_end_names_the_next_commands(tmp_path, capsys):
+    config = make_config(tmp_path, training={"epochs": 1, "seed": 3})
+    play(config, lambda played: (played.end_epoch(1), played.finish()), size=2)
+    *_, test, trained, folder, then, last = capsys.readouterr().out.splitlines()
+    assert test == "test: loss 0.4000, accuracy 75.00 % (30/40)"
+    assert trained.startswith("trained 1 epoch in ") and folder == f"run folder: {tmp_path / 'run'}"
+    assert then.startswith("next: python -m launch train --framework keras --np 2 --controller gloo -- ")
+    assert last == f"then: python -m analysis frameworks {config.record.runs_folder}"
+    other = parse_command_line(shlex.split(then.partition(" -- ")[2]), program="keras_impl/train.py")
+    assert replace(other, record=config.record) == config
 
 
 def test_totals_by_hand(tmp_path, capsys):
@@ -203,7 +235,7 @@ def test_the_target_accuracy_ends_a_run_and_its_time_is_recorded(target, right, 
     assert (said in capsys.readouterr().out) == (reached is not None)
 
 
-def test_more_threads_than_cores_is_reported_and_recorded(tmp_path, monkeypatch, capsys):
+def test_more_threads_than_cores_is_reported_and_recorded(tmp_path, monkeypatch):
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {0})
     config = make_config(tmp_path, **TWO_RANKS)
     play(config, lambda played: None, size=2)
@@ -211,10 +243,7 @@ def test_more_threads_than_cores_is_reported_and_recorded(tmp_path, monkeypatch,
     assert world.oversubscribed
     threads = {"cores": 2, "threads_per_rank": 4, "local_size": 1}
     hosts = {"cores": 2, "local_size": 3, "hosts": ["a", "b"]}
-    lines = [
-        capsys.readouterr().out.splitlines(),
-        *(start_lines(setup, replace(world, **changes)) for changes in (threads, hosts)),
-    ]
+    lines = [warning_lines(setup, replace(world, **changes)) for changes in ({}, threads, hosts)]
     words = [
         ("2 ranks on 1 core: each rank has half a core, so a step takes about 2 times as long", "-np 1 at most"),
         ("1 rank on 2 cores: 4 threads per rank are more than its cores", "--threads 2"),
@@ -223,14 +252,13 @@ def test_more_threads_than_cores_is_reported_and_recorded(tmp_path, monkeypatch,
             "2 ranks per host",
         ),
     ]
-    for (problem, remedy), (*_, first, second) in zip(words, lines, strict=True):
-        assert first.startswith(f"note: {problem}") and "its times do not count as a speedup" in first
-        assert second.startswith("note: for times that count, give each rank") and remedy in second
+    for (problem, remedy), (line,) in zip(words, lines, strict=True):
+        assert line.startswith(f"Warning: {problem}") and "its timings are invalid" in line and remedy in line
 
 
 def test_onednn_of_every_rank_is_recorded_and_what_is_not_as_asked_is_said(tmp_path, capsys):
     def start(played):
-        return None
+        played.session.is_complete(step=0)
 
     for name, onednn in (("both", [True, True]), ("none", [False, False]), ("some", [False, True])):
         play(make_config(tmp_path, record={"name": name}, **TWO_RANKS), start, size=2, device="cpu", onednn=onednn)
@@ -238,8 +266,8 @@ def test_onednn_of_every_rank_is_recorded_and_what_is_not_as_asked_is_said(tmp_p
         assert world.onednn == ["on" if is_on else "off" for is_on in onednn]
     lines = [line for line in capsys.readouterr().out.splitlines() if "oneDNN" in line]
     assert lines == [
-        "note: the framework has no oneDNN here (--onednn on), and trains without it",
-        "note: oneDNN computes on some ranks only (1): the others are slower, and all wait for them",
+        "Warning: the framework has no oneDNN here (--onednn on), and trains without it",
+        "Warning: oneDNN computes on some ranks only (1): the others are slower, and all wait for them",
     ]
     play(make_config(tmp_path, record={"name": "gpu"}), start, device="cuda:0", gpu="H100")
     assert read_run(tmp_path / "gpu").record.world.onednn == [None]

@@ -58,7 +58,7 @@ def test_commands_as_one_would_type_them(tmp_path, monkeypatch):
     places = ["--runs-folder", str(plan.folder), "--name"]
     assert plan.command(plan.runs[0]) == [
         "horovodrun", "-np", "2", "--gloo", "python", "keras_impl/train.py", "--model", "mlp", "--no-dropout",
-        "--seed", "7", "--image-size", "4", "5", "--batch-size", "128", "--seed", "7", *places, "keras-mlp-np2-r1",
+        "--seed", "7", "--image-size", "4x5", "--batch-size", "128", "--seed", "7", *places, "keras-mlp-np2-r1",
     ]  # fmt: skip
     assert plan.command(plan.runs[1]) == [
         "python", "torch_impl/train.py", "--recipe", "launch/recipes/notebook-mnist.toml", "--seed", "1", "--energy",

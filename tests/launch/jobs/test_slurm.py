@@ -218,7 +218,7 @@ def test_an_array_runs_each_repeat_with_a_seed_of_its_own(desk, done):
     assert [run.record.config.training.seed for run in runs] == [1, 2]
     assert {run.state for run in runs} == {"finished"} and {run.record.site for run in runs} == {"slurm"}
     assert desk.weights("torch-r1") != desk.weights("torch-r2")
-    assert desk.check("logs", "torch").count("run folder: ") == 2
+    assert desk.check("logs", "torch").count("next: ") == 2
     lines = desk.check("status", "torch", "held-torch", "keras").splitlines()[-3:]
     assert all(" finished " in line for line in lines) and " 2 finished " in lines[0]
 

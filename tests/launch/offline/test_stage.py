@@ -241,8 +241,19 @@ def test_a_full_bundle_sets_up_and_trains_without_network(tmp_path):
 
 def test_prepared_images_come_along(project, tmp_path, capsys):
     drawn, prepared = str(tmp_path / "fish"), str(tmp_path / "fish.safetensors")
-    assert common_main(["images", "draw", drawn, "--images", "30", "--size", "32x32"]) == 0
-    prepare = ["images", "prepare", drawn, "--size", "20x20", "--gray", "--split", "60/20/20", "--output", prepared]
+    assert common_main(["images", "draw", drawn, "--images", "30", "--image-size", "32x32"]) == 0
+    prepare = [
+        "images",
+        "prepare",
+        drawn,
+        "--image-size",
+        "20x20",
+        "--gray",
+        "--split",
+        "60/20/20",
+        "--output",
+        prepared,
+    ]
     assert common_main(prepare) == 0
     staged(tmp_path / "bundle", "--dataset", f"prepared:{prepared}")
     there = unstaged(tmp_path / "bundle", tmp_path / "there")

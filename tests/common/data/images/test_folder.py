@@ -15,7 +15,7 @@ from common.data.images import folder as images
 from common.data.loading import load_dataset
 from common.distributed.console import Console
 from common.errors import UserError
-from common.training.console_report import start_lines
+from common.training.console_report import warning_lines
 
 
 @pytest.fixture
@@ -256,12 +256,12 @@ def test_classes_and_parts_of_equal_pixels_are_named(tmp_path, cache):
 def test_notes_are_printed(folder, tmp_path, capsys):
     write_turned(folder / "cat/07.PNG", 3)
     setup = make_setup(make_config(tmp_path, data={"dataset": f"images:{folder}", "gray": True}))
-    lines = start_lines(setup, make_world("cpu"))
+    lines = warning_lines(setup, make_world("cpu"))
     assert main(["datasets", "fetch", f"images:{folder}", "--gray"]) == 0
     printed = capsys.readouterr().out.splitlines()
     example = f"images turned upright, as their EXIF data say: 1 of 80, such as {folder}/cat/07.PNG"
     for note in (*LEFT_OUT, example):
-        assert f"note: {note}" in lines and f"note: {note}" in printed
+        assert f"Warning: {note}" in lines and f"note: {note}" in printed
 
 
 def test_two_images_of_one_class_are_enough(tmp_path, cache):

@@ -230,7 +230,16 @@ def test_a_folder_that_is_split_keeps_its_parts(tmp_path):
 
 
 def command(folder, *arguments):
-    return ["images", "prepare", str(folder), "--size", "6x4", "--output", str(folder.parent / "made"), *arguments]
+    return [
+        "images",
+        "prepare",
+        str(folder),
+        "--image-size",
+        "4x6",
+        "--output",
+        str(folder.parent / "made"),
+        *arguments,
+    ]
 
 
 def test_the_command(folder, capsys):
@@ -246,7 +255,10 @@ def test_the_command(folder, capsys):
 
     assert main(command(folder, "--gray", "--dtype", "float16", "--skip-broken")) == 0
     shown = capsys.readouterr().out
-    assert "68 training, 2 validation and 10 test images of 2 classes, 6x4 pixels, 1 channel, float16" in shown
+    assert (
+        "68 training, 2 validation and 10 test images of 2 classes, 4x6 pixels (height x width), 1 channel, float16"
+        in shown
+    )
     assert "note: left out of the folder of images, hidden: 1, such as cat/.hidden.png" in shown
     assert "note: images with transparent pixels, laid on white: 1 of 80, such as dog/00.png" in shown
     assert "left out 4 broken files" in shown and "cat/empty.png: empty file" in shown
@@ -312,7 +324,7 @@ def test_both_trainers_train_on_it(framework, folder):
     ]
     start = start_of(framework, launcher="none", arguments=())
     printed = {job.name: do_job(job, start=start, folder=folder.parent)[0].stdout for job in jobs}
-    assert "68 training, 2 validation, 10 test samples" in printed["train"]
-    assert "test loss" in printed["train"]
+    assert "68 training, 2 validation, 10 test images" in printed["train"]
+    assert "test: loss" in printed["train"]
     assert "accuracy 100.00 % (10/10)" in printed["evaluate"]
     assert printed["classify"].split()[1] == "dog"
