@@ -42,7 +42,7 @@ def test_both_frameworks_train_on_two_hosts(hosts, tmp_path, framework, controll
     words = ["train", "--site", site, "--framework", framework, "--np", "2", "--controller", controller]
     done = hosts.run("a", [*LAUNCH, *words, "--", *SHORT, "--runs-folder", str(folder), "--name", "one"])
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "ranks: 2 on a, b" in done.stdout
+    assert "2 ranks on a, b: " in done.stdout
     record = read_run(folder / "one").record
     assert (record.status.state, record.status.host, record.site) == ("finished", "a", "hosts")
     assert (record.world.hosts, record.world.size, record.world.local_size) == (["a", "b"], 2, 1)
