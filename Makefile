@@ -41,7 +41,7 @@ help: ## list the targets
 	@echo "Variables, with their defaults:"
 	@echo "  FRAMEWORK=torch|keras  NP=2  ELASTIC=1  ARGS=\"...\"  for train; ARGS for test, bench, parity too (make train ARGS=--help)"
 	@echo "  CHANGED=REV                            for test, test-ci: only those that depend on what differs (1: HEAD)"
-	@echo "  RUNS=\"runs/smoke\"  OUT=report.html      for report"
+	@echo "  RUNS=\"runs/smoke\"  OUT=report.html      for report; DIST=build for horovod-keras3"
 	@echo "  FRAMEWORKS=\"torch keras\"  WHEELS=DIR  GPU=0|1  NODE=aws-g5  PYTHON=python3      for set-up"
 
 setup: ## set up .venv: packages, MPI, Horovod (the first time Horovod is compiled)

@@ -15,8 +15,10 @@ import sys
 import traceback
 from pathlib import Path
 
-import keras
-from horovod_keras3.exchange import name_anew
+sys.modules |= dict.fromkeys(("matplotlib", "pandas", "scipy"))  # which TensorFlow imports where they are installed
+
+import keras  # noqa: E402
+from horovod_keras3.exchange import name_anew  # noqa: E402
 
 functions_of = functools.cache(runpy.run_path)
 
