@@ -15,6 +15,8 @@ CHANGED ?=
 # For report: run folders, or folders that hold some; and the file that is written.
 RUNS ?= runs/smoke
 OUT ?= report.html
+# For horovod-keras3: the folder of the wheel.
+DIST ?= build
 # A folder of wheels to install from without any network.
 WHEELS ?=
 # 1: set up for an NVIDIA GPU, 0: leave it unused. Empty: look. NODE: for the GPUs of that site's nodes, such as aws-g5.
@@ -31,15 +33,15 @@ SINCE = $(if $(CHANGED),--changed "$(CHANGED)")
 SETUP = $(PYTHON) launch/setup.py $(if $(WHEELS),--wheels "$(WHEELS)") $(FOR_GPU)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test test-ci test-all test-gpu fuzz mutations lint types bench parity smoke report clouds results wheels lock cloud-parsers extras gpu-build clean
+.PHONY: help setup train test test-ci test-all test-gpu fuzz mutations lint types bench parity smoke report clouds results wheels lock cloud-parsers extras gpu-build horovod-keras3 clean
 
 help: ## list the targets
 	@echo "Targets:"
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo "Variables, with their defaults:"
 	@echo "  FRAMEWORK=torch|keras  NP=2  ELASTIC=1  ARGS=\"...\"  for train; ARGS for test, bench, parity too (make train ARGS=--help)"
 	@echo "  CHANGED=REV                            for test, test-ci: only those that depend on what differs (1: HEAD)"
-	@echo "  RUNS=\"runs/smoke\"  OUT=report.html      for report"
+	@echo "  RUNS=\"runs/smoke\"  OUT=report.html      for report; DIST=build for horovod-keras3"
 	@echo "  FRAMEWORKS=\"torch keras\"  WHEELS=DIR  GPU=0|1  NODE=aws-g5  PYTHON=python3      for set-up"
 
 setup: ## set up .venv: packages, MPI, Horovod (the first time Horovod is compiled)
@@ -133,6 +135,11 @@ gpu-build: ## build and try Horovod for GPUs in a folder of its own, then remove
 	@place=$$(mktemp -d) && trap 'rm -rf "$$place"' EXIT && git clone --quiet . "$$place/clone" && cd "$$place/clone" && \
 	  HOROVOD_TWINS_CACHE="$$place/cache" $(PYTHON) launch/setup.py --gpu $(FOR_NODE) --frameworks $(FRAMEWORK) && \
 	  tail -n 1 .venv/horovod-twins/setup.log && du -sh .venv
+
+horovod-keras3: ## a wheel, in DIST (default: build), of the Keras 3 optimizer alone; it needs no set-up
+	@place=$$(mktemp -d) && trap 'rm -rf "$$place"' EXIT && cp LICENSE keras_impl/horovod_keras3/*.* "$$place" && \
+	  $(PYTHON) -m pip wheel --quiet --no-deps --wheel-dir "$(DIST)" \
+	  $(if $(WHEELS),--no-index --find-links "$(WHEELS)") "$$place"
 
 clean: ## remove .venv and what tools left (runs/ and the user's cache stay)
 	@rm -rf .venv .venv-torch .venv-keras .venv.clouds .venv.extras build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

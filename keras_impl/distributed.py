@@ -18,9 +18,9 @@ from common.distributed.mpi import join_ranks
 from common.distributed.pinning import check_own_gpu, choose_gpu
 from common.errors import UserError
 from common.utils.freed_memory import keep_freed_memory
-from keras_impl.distributed_optimizer import DistributedOptimizer
 from keras_impl.exchange_meter import ExchangeMeter
-from keras_impl.gradient_exchange import GradientExchange
+from keras_impl.horovod_keras3 import DistributedOptimizer
+from keras_impl.horovod_keras3.exchange import GradientExchange
 from keras_impl.onednn import use_onednn
 from keras_impl.state import TrainingState
 from keras_impl.weights import weight_maps

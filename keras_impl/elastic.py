@@ -11,7 +11,7 @@ from common.config import Config
 from common.distributed.communicator import Communicator
 from common.elastic.membership import Hooks
 from keras_impl import distributed
-from keras_impl.gradient_exchange import name_anew
+from keras_impl.horovod_keras3.exchange import name_anew
 
 
 def elastic_hooks(settings: Config) -> Hooks:

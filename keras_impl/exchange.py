@@ -12,7 +12,7 @@ from common.config import Config
 from common.distributed.communicator import Communicator
 from keras_impl.distributed import exchange_device
 from keras_impl.exchange_meter import ExchangeMeter
-from keras_impl.gradient_exchange import GradientExchange
+from keras_impl.horovod_keras3.exchange import GradientExchange
 
 
 class GroupExchange:

@@ -3,7 +3,7 @@
     horovodrun -np 2 python keras_impl/minimal.py                           two ranks, each with batches of 32
     python keras_impl/minimal.py --batch-size 64 --learning-rate 0.02       the same updates in one process
 
-Of this project it needs `distributed_optimizer.py` only. For the trainer with all settings, see train.py.
+Of this project it needs `horovod_keras3` only. For the trainer with all settings, see train.py.
 """
 
 import argparse
@@ -15,7 +15,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_impl.distributed_optimizer import DistributedOptimizer
+from keras_impl.horovod_keras3 import DistributedOptimizer
 
 parser = argparse.ArgumentParser(description="Train a dense 500-256-10 model with tf.keras on Horovod.")
 parser.add_argument("--batch-size", type=int, default=32, help="per rank (default: %(default)s)")

@@ -74,8 +74,10 @@ class Project:
             for node in nodes:
                 if isinstance(node, ast.Import):
                     found |= {file for alias in node.names for file in self.module(alias.name)}
-                elif isinstance(node, ast.ImportFrom) and node.module:
-                    names = (f"{node.module}.{alias.name}" for alias in node.names)
+                elif isinstance(node, ast.ImportFrom):
+                    around = PurePosixPath(path).parts[: -node.level] if node.level else ()
+                    module = ".".join(filter(None, (*around, node.module)))
+                    names = (f"{module}.{alias.name}" for alias in node.names)
                     found |= {file for name in names for file in self.module(name)}
             for text, is_path in strings(nodes):
                 found |= self.in_text(text, path, is_path=is_path)

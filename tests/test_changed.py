@@ -14,7 +14,7 @@ SPECIFICATION.loader.exec_module(changed)
 
 FILES = {
     "common/__init__.py": "",
-    "common/rules.py": "def rule(): from common import deep",
+    "common/rules.py": "def rule(): from . import deep",
     "common/deep.py": "'''No module: common.lonely'''",
     "common/lonely.py": "",
     "common/templates/page.html": "",

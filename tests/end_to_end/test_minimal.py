@@ -83,5 +83,5 @@ def test_it_is_short_and_needs_nothing_of_the_project_but_the_optimizer(framewor
     assert text.count("\n") <= 60
     modules = {node.module for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ImportFrom)}
     ours = {module for module in modules if module and (ROOT / module.split(".")[0]).is_dir()}
-    assert ours == {"torch": set(), "keras": {"keras_impl.distributed_optimizer"}}[framework]
+    assert ours == {"torch": set(), "keras": {"keras_impl.horovod_keras3"}}[framework]
     assert all(text.count(f"# {step}. ") == 1 for step in range(1, 8))  # the seven steps of Horovod

@@ -13,6 +13,10 @@ def test_the_page_of_a_folder_is_short(page):
     assert len(page.read_text(encoding="utf-8").splitlines()) <= 200
 
 
+def test_the_page_of_the_package_for_others_is_short():
+    assert len((ROOT / "keras_impl" / "horovod_keras3" / "README.md").read_text(encoding="utf-8").splitlines()) <= 60
+
+
 def test_the_front_page_is_short_and_every_folder_has_a_page():
     text = (ROOT / "README.md").read_bytes()
     assert len(text.splitlines()) <= 150 and len(text) <= 12_000

@@ -4,11 +4,9 @@ TensorFlow starts as by `--onednn off`, against what the user's variable says.
 """
 
 import contextlib
-import itertools
 import os
 import sys
 import threading
-from functools import partial
 from types import SimpleNamespace
 from unittest import mock
 
@@ -30,8 +28,8 @@ from common.measurement.timing import Phases
 from common.training.run_setup import prepare_run
 from keras_impl import distributed, onednn, update_rules
 from keras_impl.data import ShardedData
-from keras_impl.distributed_optimizer import DistributedOptimizer
 from keras_impl.exchange_meter import ExchangeMeter
+from keras_impl.horovod_keras3 import DistributedOptimizer
 from keras_impl.loop import Trainer
 from keras_impl.models import build_model, set_precision_and_layout
 from keras_impl.optimizers import LearningRates, build_optimizer
@@ -225,44 +223,6 @@ def check_exchanges_wait_for_each_other_s_tensors_only_where_they_are_timed(fold
         assert (counted.seconds > 0) == times
 
 
-def decayed(optimizer, *variables):
-    """Return which of some variables an optimizer makes smaller where their gradients are 0."""
-    for variable in variables:
-        variable.assign(tf.ones_like(variable))
-    optimizer.apply([tf.zeros_like(variable) for variable in variables], list(variables))
-    return [bool(np.all(variable.numpy() < 1)) for variable in variables]
-
-
-def check_what_calls_have_set_on_an_optimizer_survives_the_wrapper(folder):
-    kernel, bias = keras.Variable(np.ones(3), name="kernel"), keras.Variable(np.ones(2), name="bias")
-    ways = [{"var_names": ["bias"]}, {"var_list": [bias]}]
-    for way, is_built, is_inner in itertools.product(ways, (False, True), (False, True)):
-        adam = keras.optimizers.AdamW(0.1, weight_decay=0.1)
-        adam.exclude_from_weight_decay(**way)
-        optimizer = keras.optimizers.LossScaleOptimizer(adam) if is_inner else adam
-        adam.iterations.assign(7)
-        if is_built:
-            optimizer.build([kernel, bias])
-        distributed = DistributedOptimizer(optimizer)
-        assert decayed(distributed, kernel, bias) == [True, False], (way, is_built, is_inner)
-        assert int((distributed.inner_optimizer if is_inner else distributed).iterations) == 8
-
-
-def check_gradients_of_embeddings_are_added_up_over_passes(folder):
-    rows = tf.IndexedSlices(tf.constant([[1.0, 2.0], [3.0, 4.0]]), tf.constant([2, 0]), tf.constant([3, 2]))
-    for is_graph in (False, True):
-        table = keras.Variable(np.zeros((3, 2), np.float32))
-        optimizer = DistributedOptimizer(keras.optimizers.SGD(1.0), backward_passes_per_step=2)
-        optimizer.build([table])
-        step = partial(optimizer.apply, [rows], [table])
-        if is_graph:
-            step = tf.function(step)
-        step()
-        assert not np.any(table.numpy())
-        step()
-        assert table.numpy().tolist() == [[-3, -4], [0, 0], [-1, -2]]
-
-
 def check_gradients_of_embeddings_are_added_up_in_our_loop(folder):
     setup = toy_setup(backward_passes_per_step=2)
     trainer = trainer_of(setup, phases=Phases())
@@ -270,23 +230,6 @@ def check_gradients_of_embeddings_are_added_up_in_our_loop(folder):
     trainer._gradients = lambda images, labels: (images, labels, [rows])
     _, _, (total,) = tf.function(trainer._passes)(tf.zeros((4, 1)), tf.zeros(4))
     assert total.numpy().tolist() == [[6, 8], [0, 0], [2, 4]]
-
-
-def check_passes_whose_gradients_are_not_averaged_are_an_error(folder):
-    """As with a version of Keras that accumulates in another way."""
-
-    def update_at_once(self, grads, trainable_variables):
-        self._backend_update_step(grads, trainable_variables, self.learning_rate)
-
-    weight = keras.Variable(np.zeros(2))
-    with mock.patch.object(keras.optimizers.Optimizer, "_backend_apply_gradients", update_at_once):
-        optimizer = DistributedOptimizer(keras.optimizers.SGD(1.0), backward_passes_per_step=2)
-        optimizer.apply([tf.ones(2)], [weight])
-        try:
-            optimizer.apply([tf.ones(2)], [weight])
-        except RuntimeError as error:
-            message = str(error)
-    assert "were not averaged once per update but 0 times. Received: Keras 3." in message
 
 
 if __name__ == "__main__":

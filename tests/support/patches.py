@@ -37,7 +37,7 @@ def _rank():
 def unaveraged(framework):
     """Let every rank learn from its own gradients, as Horovod's own optimizer silently does under Keras 3."""
     if framework == "keras":
-        exchange = _module("keras", "gradient_exchange").GradientExchange
+        exchange = _module("keras", "horovod_keras3.exchange").GradientExchange
         return mock.patch.object(exchange, "__call__", lambda self, gradients, variables: list(gradients))
     return mock.patch.object(_module("torch", "distributed"), "wrap_optimizer", lambda optimizer, **_: optimizer)
 
@@ -46,7 +46,7 @@ def spoiled_average(framework):
     """Let rank 1 take part in the averaging and then learn from something else."""
     factor = 1.5 if _rank() == 1 else 1.0
     if framework == "keras":
-        exchange = _module("keras", "gradient_exchange").GradientExchange
+        exchange = _module("keras", "horovod_keras3.exchange").GradientExchange
         average = exchange.__call__
 
         def call(self, gradients, variables):

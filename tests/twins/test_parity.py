@@ -398,7 +398,7 @@ BROKEN = {
         broken.update_rules.SGD = lambda *args, **settings: SGD(*args, **settings | {"momentum": 0.89})
     """,
     "averaging": """
-        from keras_impl.gradient_exchange import GradientExchange
+        from keras_impl.horovod_keras3.exchange import GradientExchange
         exchange = GradientExchange._reduce
         GradientExchange._reduce = lambda self, *given, **options: [g * 2 for g in exchange(self, *given, **options)]
     """,

@@ -1,4 +1,4 @@
-"""How a list of gradients becomes a list of averaged gradients: the Horovod calls behind `distributed_optimizer.py`.
+"""How a list of gradients becomes a list of averaged gradients: the Horovod calls behind `DistributedOptimizer`.
 
 Grouping by dtype, float16 on the wire, sparse gradients, variables that stay local, process sets. Knows TensorFlow and
 Horovod, not Keras' optimizers; a custom training loop may call `GradientExchange` itself.

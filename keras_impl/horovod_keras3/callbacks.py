@@ -1,7 +1,6 @@
-"""Callbacks and checks for scripts of your own, with Keras 3 on Horovod: ranks that do not train alike are found.
+"""Callbacks and checks for `fit` on several ranks: ranks that do not train alike are found.
 
-Horovod's own callbacks (0.28.1) are written for Keras 2. This module needs Keras 3, TensorFlow and Horovod and nothing
-else of this project. keras_impl/README.md has a whole script under "In your own script".
+Horovod's own callbacks (0.28.1) are written for Keras 2. README.md has a whole script.
 
 Where ranks differ, rank 0 prints in one line in what, and every rank ends with exit code 2. All ranks make the same
 calls in the same order, as everywhere in Horovod. One rank alone sends nothing.
@@ -186,7 +185,7 @@ _BUILD_ALIKE = "Build the same model and optimizers on all ranks"
 def _of_all_ranks(value: T, *, name: str) -> list[T]:
     """The values of all ranks, on each; they travel in host memory."""
     with tf.device("/cpu:0"):
-        values: list[T] = hvd.allgather_object(value, name=f"keras_impl.callbacks.{name}")
+        values: list[T] = hvd.allgather_object(value, name=f"horovod_keras3.{name}")
     return values
 
 

@@ -1,4 +1,4 @@
-"""Checks of `keras_impl.distributed_optimizer`, in float64; each runs on every rank of a server (`rank_server.py`).
+"""Checks of the wheel's `DistributedOptimizer`, in float64, on every rank of a start (`in_turn.py`).
 
 Most compare three trainings: by the distributed optimizer on this rank's gradients, by the plain one on the average of
 those of all ranks, which gives the same weights, and by the plain one on one rank's alone, which gives others: that is
@@ -7,7 +7,12 @@ what an optimizer that averages nothing would give.
 
 import functools
 import inspect
+import itertools
+import os
 import re
+import runpy
+import subprocess
+import sys
 from contextlib import contextmanager
 from unittest import mock
 
@@ -16,12 +21,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from jobs import relative_difference
-
-from common.config import config_from_dict
-from keras_impl import update_rules as ours
-from keras_impl.distributed import init, wait_for_all_ranks
-from keras_impl.distributed_optimizer import DistributedOptimizer, check_compiled_model
+from horovod_keras3 import DistributedOptimizer, check_compiled_model, requirements
 
 TOLERANCE = 1e-12
 STEPS = 4
@@ -29,18 +29,21 @@ SHAPES = [(6, 2), (4, 3), (3,), (5, 4)]  # an embedding and three other variable
 ROWS = [[0, 2, 2], [2, 5, 0], [0, 1, 2], [5, 5, 3]]  # of the embedding: they repeat in a rank and between ranks
 DTYPES = ("float64",) * 4
 EVERYONE = hvd.global_process_set
+EVEN, ODD = hvd.ProcessSet([0, 2]), hvd.ProcessSet([1, 3])
+
+keras.config.set_floatx("float64")
+hvd.init(process_sets=[EVEN, ODD] if os.environ.get("OMPI_COMM_WORLD_SIZE") == "4" else None)
 
 
-def run(check, parts):
-    """Do one of the functions below, after the start of Horovod as a run with so many parts of a model has it."""
-    keras.config.set_floatx("float64")
-    init(
-        config_from_dict(
-            {"strategy": {"strategy": "split"}, "parts": {"model_ranks": int(parts)}} if int(parts) > 1 else {}
-        )
-    )
-    globals()[check]()
-    wait_for_all_ranks()
+@keras.saving.register_keras_serializable("own")
+class Own(keras.optimizers.RMSprop):
+    """An optimizer class of a user's own."""
+
+
+def relative_difference(value, reference):
+    """Largest difference over the largest entry of the reference; infinite where a value is no number."""
+    largest = np.max(np.abs(value - reference)) / np.max(np.abs(reference))
+    return float(largest) if np.isfinite(largest) else float("inf")
 
 
 def new_variables(dtypes=DTYPES):
@@ -158,11 +161,11 @@ def compare(make, *ways, edit=list, part=slice(None), process_set=EVERYONE, leas
 
 def momentum(**settings):
     """Return what makes momentum SGD with some settings."""
-    return functools.partial(ours.SGD, **({"learning_rate": 0.1, "momentum": 0.9} | settings))
+    return functools.partial(keras.optimizers.SGD, **({"learning_rate": 0.1, "momentum": 0.9} | settings))
 
 
 def every_optimizer():
-    """All of keras.optimizers and ours, with their default settings."""
+    """All of keras.optimizers and a user's own, with their default settings."""
     adam, sgd, scaled = keras.optimizers.Adam, keras.optimizers.SGD, keras.optimizers.LossScaleOptimizer
     makes = {
         name: functools.partial(value, learning_rate=0.1)
@@ -172,13 +175,16 @@ def every_optimizer():
         and name not in ("Optimizer", "LossScaleOptimizer", "MultiOptimizer")
     }
     assert len(makes) == 14, makes
-    makes |= {
-        f"our {rule}": functools.partial(getattr(ours, rule), 0.1) for rule in ("SGD", "Adam", "AdamW", "RMSprop")
-    }
+    makes["own"] = functools.partial(Own, 0.1)
     makes["loss scale"] = lambda: scaled(adam(0.1), initial_scale=2.0)
     choice = keras.optimizers.OptimizerMap
     makes["multi"] = lambda: keras.optimizers.MultiOptimizer(choice(adam(0.1), {"w1": sgd(0.1)}))
     return makes
+
+
+def check_one_optimizer():
+    """In `make test`, and where all of them would take long."""
+    check_optimizers(names=("Adam",))
 
 
 def check_optimizers(names=None):
@@ -262,31 +268,32 @@ def check_wrapped_late():
 
 def check_four_passes_an_update():
     """Dense, missing, sparse and local gradients: of rank r 1, none, and -(r + 1) for the first row of two tables."""
-    _four_passes(1.0)  # the mean of the passes
-    _four_passes(4.0)  # their sum
+    for graph in (True, False):
+        _four_passes(1.0, graph)  # the mean of the passes
+        _four_passes(4.0, graph)  # their sum
 
 
-def _four_passes(factor):
+def _four_passes(factor, graph):
     variables = [keras.Variable(value, dtype="float64") for value in ([0], [7], [1, 2], [1, 2])]
     dense, _, table, local = variables
     adding = keras.optimizers.SGD(-1.0)  # so that weights show the gradients
     optimizer = DistributedOptimizer(adding, backward_passes_per_step=4, local_variables=[local])
     optimizer.build(variables)
 
-    @tf.function
     def step():
         with tf.GradientTape() as tape:
             rows = tf.gather(table.value, [0]) + tf.gather(local.value, [0])
             loss = factor * (dense.value - (hvd.rank() + 1) * rows)
         optimizer.apply(tape.gradient(loss, [variable.value for variable in variables]), variables)
 
+    step = tf.function(step) if graph else step
     with counted_calls() as calls:
         for passes in range(1, 11):
             step()
             total = factor * (passes // 4)
             expected = [total, 7, 1 - 1.5 * total, 2, 1 - (hvd.rank() + 1) / 2 * total, 2]
             assert np.allclose(flat(variables), expected, rtol=0, atol=TOLERANCE), f"after pass {passes}"
-    assert calls == [1, 0]
+    assert calls == [1 if graph else 2, 0]
     assert int(optimizer.iterations) == 2  # Keras counts updates, Horovod passes
 
 
@@ -295,7 +302,7 @@ def check_overflow(process_set=EVERYONE):
     ranks = partners(process_set)
 
     def scaled():
-        return keras.optimizers.LossScaleOptimizer(ours.Adam(0.1), initial_scale=4.0)
+        return keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(0.1), initial_scale=4.0)
 
     def gradients(of, skipping):
         def edited(step, variables):
@@ -332,9 +339,10 @@ def check_ranks_may_trace_different_graphs():
 
     if hvd.rank() == 0:
         tf.function(lambda x: x + 1)(tf.constant(1.0))
-    received = steps(DistributedOptimizer(ours.SGD(0.01)), [mine, mine[:2], mine], f"scope{hvd.rank()}", 2.0)
+    plain, distributed = keras.optimizers.SGD(0.01), DistributedOptimizer(keras.optimizers.SGD(0.01))
+    received = steps(distributed, [mine, mine[:2], mine], f"scope{hvd.rank()}", 2.0)
     both = [data, np.concatenate([data[:2], data[3:5]]), data]
-    judge(received, lambda: steps(ours.SGD(0.01), both, "scope", 1.0))
+    judge(received, lambda: steps(plain, both, "scope", 1.0))
 
 
 def model_of():
@@ -378,7 +386,7 @@ def train_on_batches(model, optimizer, batches, *, eager=True):
 
 
 def check_embedding():
-    """An `Embedding` under AdamW, whose rows a batch meets often; why Keras alone differs: keras_impl/README.md."""
+    """An `Embedding` under AdamW, whose rows a batch meets often; Keras alone differs: see the README."""
     draw = np.random.default_rng(6)
     x = draw.integers(48, size=(3, 32, 6))  # step, sample, position
     y = draw.normal(size=(3, 32, 6, 2))
@@ -399,10 +407,6 @@ def check_embedding():
     received = trained(DistributedOptimizer(keras.optimizers.AdamW(0.1), sparse_as_dense=False), mine, eager=False)
     judge(received, lambda: trained(dense(), everything), lambda: trained(dense(), mine))
     assert relative_difference(trained(keras.optimizers.AdamW(0.1), everything), received) > 1e-3
-
-
-class Own(keras.optimizers.RMSprop):
-    """An optimizer class of a user's own, unknown to Keras until it is named at loading."""
 
 
 def check_resumed():
@@ -441,18 +445,67 @@ def check_resumed():
     judge(received, lambda: plain([0, 1]), lambda: plain(mine))
 
 
-def save_models():
-    """Rank 0 saves models after a step, for `load_without_horovod_worker.py`."""
+LOAD = """
+import sys
+sys.modules |= {"horovod": None, "horovod_keras3": None}  # any import of them now raises ImportError
+import keras, numpy as np
+
+@keras.saving.register_keras_serializable("own")
+class Own(keras.optimizers.RMSprop):
+    pass
+
+for name in sys.argv[1:]:
+    model = keras.saving.load_model(f"{name}.keras")
+    before = int(model.optimizer.iterations)
+    model.fit(np.zeros((8, 4)), np.ones((8, 3)), verbose=0)
+    print(type(model.optimizer).__name__, type(model.optimizer).__module__, before, int(model.optimizer.iterations))
+"""
+
+
+def check_a_saved_model_loads_without_horovod():
+    """And without the package; it names the plain class."""
     optimizers = {
-        "keras_adam": keras.optimizers.Adam(0.01),
-        "our_adam": ours.Adam(0.01),
-        "loss_scale": keras.optimizers.LossScaleOptimizer(ours.SGD(0.01, momentum=0.9)),
+        "adam": keras.optimizers.Adam(0.01),
+        "own": Own(0.01),
+        "loss_scale": keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.01, momentum=0.9)),
     }
     for name, optimizer in optimizers.items():
         model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3)])
         train_on_batches(model, DistributedOptimizer(optimizer), [(np.ones((8, 4)), np.zeros((8, 3)))])
         if hvd.rank() == 0:
             model.save(f"{name}.keras")
+    if hvd.rank() == 0:
+        command = [sys.executable, "-I", "-c", LOAD, *optimizers]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        assert done.returncode == 0, done.stderr[-6000:]
+        assert done.stdout.splitlines() == [
+            "Adam keras.src.optimizers.adam 1 2",
+            "Own __main__ 1 2",
+            "LossScaleOptimizer keras.src.optimizers.loss_scale_optimizer 1 2",
+        ]
+
+
+@contextmanager
+def not_built():
+    """Let Horovod be without TensorFlow."""
+    error = ImportError("Extension horovod.tensorflow has not been built\nReinstall Horovod")
+    with mock.patch.dict(sys.modules), mock.patch("horovod.common.util.check_extension", side_effect=error):
+        del sys.modules["horovod.tensorflow"]
+        yield
+
+
+def check_what_is_missing_is_one_line():
+    """As the package is imported."""
+    refused = [
+        (not_built(), r"for it. Received: Extension horovod.tensorflow has not been built. Its README.md"),
+        (mock.patch.dict(sys.modules, {"keras": None}), "for it. Received: import of keras halted"),
+        (mock.patch.object(keras, "__version__", "2.15.0"), "Received: Keras 2.15.0 on tensorflow. Install a newer"),
+        (mock.patch.object(keras.backend, "backend", lambda: "jax"), r"on jax. Install .* or unset KERAS_BACKEND"),
+    ]
+    for what, words in refused:
+        with what, pytest.raises(ImportError, match=f"^horovod_keras3 needs Keras .*{words}") as error:
+            runpy.run_path(requirements.__file__)
+        assert "\n" not in str(error.value)
 
 
 def check_refusals():
@@ -489,7 +542,7 @@ def check_refusals():
         (ValueError, "jit_compile=False", lambda: compiled(DistributedOptimizer(sgd()), jit_compile=True)),
         (ValueError, "jit_compile=False", lambda: apply(DistributedOptimizer(sgd()), xla=True)),
         (ValueError, wrong_way_round, lambda: compiled(scaled(DistributedOptimizer(sgd())), jit_compile=False)),
-        (ValueError, wrong_way_round, lambda: apply(scaled(DistributedOptimizer(ours.Adam())))),
+        (ValueError, wrong_way_round, lambda: apply(scaled(DistributedOptimizer(Own())))),
         (ValueError, wrong_way_round, lambda: apply(scaled(DistributedOptimizer(sgd(gradient_accumulation_steps=2))))),
     ]
     for error, words, call in refused:
@@ -498,6 +551,43 @@ def check_refusals():
     with mock.patch.object(hvd, "is_initialized", lambda: False), pytest.raises(RuntimeError, match=r"hvd\.init\(\)"):
         DistributedOptimizer(sgd())
     compiled(DistributedOptimizer(sgd()), jit_compile=False)
+
+
+def decayed(optimizer, *variables):
+    """Return which of some variables an optimizer makes smaller where their gradients are 0."""
+    for variable in variables:
+        variable.assign(tf.ones_like(variable))
+    optimizer.apply([tf.zeros_like(variable) for variable in variables], list(variables))
+    return [bool(np.all(variable.numpy() < 1)) for variable in variables]
+
+
+def check_what_calls_have_set_on_an_optimizer_survives_the_wrapper():
+    kernel, bias = keras.Variable(np.ones(3), name="kernel"), keras.Variable(np.ones(2), name="bias")
+    ways = [{"var_names": ["bias"]}, {"var_list": [bias]}]
+    for way, is_built, is_inner in itertools.product(ways, (False, True), (False, True)):
+        adam = keras.optimizers.AdamW(0.1, weight_decay=0.1)
+        adam.exclude_from_weight_decay(**way)
+        optimizer = keras.optimizers.LossScaleOptimizer(adam) if is_inner else adam
+        adam.iterations.assign(7)
+        if is_built:
+            optimizer.build([kernel, bias])
+        distributed = DistributedOptimizer(optimizer)
+        assert decayed(distributed, kernel, bias) == [True, False], (way, is_built, is_inner)
+        assert int((distributed.inner_optimizer if is_inner else distributed).iterations) == 8
+
+
+def check_passes_whose_gradients_are_not_averaged_are_an_error():
+    """As with a version of Keras that accumulates in another way."""
+
+    def update_at_once(self, grads, trainable_variables):
+        self._backend_update_step(grads, trainable_variables, self.learning_rate)
+
+    weight = keras.Variable(np.zeros(2), dtype="float64")
+    with mock.patch.object(keras.optimizers.Optimizer, "_backend_apply_gradients", update_at_once):
+        optimizer = DistributedOptimizer(keras.optimizers.SGD(1.0), backward_passes_per_step=2)
+        optimizer.apply([tf.ones_like(weight)], [weight])
+        with pytest.raises(RuntimeError, match=r"averaged once per update but 0 times. Received: Keras 3\."):
+            optimizer.apply([tf.ones_like(weight)], [weight])
 
 
 def one_process():
@@ -512,16 +602,9 @@ def one_process():
     assert relative_difference(flat(variables), train(momentum()(), mean_of([0]))) < TOLERANCE
 
 
-def sparse_on_four():
-    """Gradients of embeddings on all four ranks."""
-    check_optimizers(names=("SGD", "Adam", "our Adam"))
-
-
 def process_sets():
     """Four ranks: [0, 2] and [1, 3] each average among themselves; then [0, 2] do, and 1 and 3 train alone."""
-    even, odd = hvd.ProcessSet([0, 2]), hvd.ProcessSet([1, 3])
-    hvd.init(process_sets=[even, odd])  # which Horovod knows already
-    of_rank = even if even.included() else odd
+    of_rank = EVEN if EVEN.included() else ODD
     ways = ({}, {"groups": None}, {"sparse_as_dense": False})
     assert compare(momentum(), *ways, process_set=of_rank) == [[4, 0], [0, 16], [8, 0]]
     compare(momentum(global_clipnorm=0.7), graph=True, process_set=of_rank)
@@ -530,4 +613,4 @@ def process_sets():
     check_local_variables(of_rank)
     check_overflow(of_rank)
     for graph, calls in ((False, 4), (True, 1)):
-        assert compare(momentum(), process_set=even, graph=graph) == [[calls if even.included() else 0, 0]]
+        assert compare(momentum(), process_set=EVEN, graph=graph) == [[calls if EVEN.included() else 0, 0]]

@@ -1,16 +1,8 @@
 """Horovod's `DistributedOptimizer` for Keras 3: average the gradients over the ranks, then update as Keras would.
 
 `horovod.tensorflow.keras.DistributedOptimizer` (0.28.1) overrides methods that Keras 3 no longer calls; it trains and
-averages nothing, without an error (https://github.com/horovod/horovod/issues/4290). This module and the one that it
-imports, `gradient_exchange.py`, need Keras 3, TensorFlow and Horovod and nothing else of this project.
-
-    hvd.init()
-    optimizer = DistributedOptimizer(keras.optimizers.SGD(0.01 * hvd.size(), momentum=0.9))
-    model.compile(optimizer=optimizer, loss=..., jit_compile=False)
-    check_compiled_model(model)
-
-and before training the broadcast of `model.variables` and `optimizer.variables` from rank 0, which is not done here
-(`hvd.broadcast_variables` goes by names: where only some ranks loaded a model, send values by `hvd.broadcast_object`).
+averages nothing, without an error (https://github.com/horovod/horovod/issues/4290). The broadcast before training is
+not done here: see `BroadcastCallback`, and README.md for loops of your own.
 """
 
 from collections.abc import Iterable, Sequence
@@ -20,7 +12,7 @@ import horovod.tensorflow as hvd
 import keras
 import tensorflow as tf
 
-from keras_impl.gradient_exchange import NO_XLA, GradientExchange, next_name
+from .exchange import NO_XLA, GradientExchange, next_name
 
 
 def DistributedOptimizer(  # noqa: N802 - Horovod's name for it
