@@ -39,6 +39,7 @@ from launch.jobs import submit
 from launch.offline import stage, unstage
 from launch.preflight import command as preflight
 from launch.search import command as search
+from launch.sites.options import place_of_sbatch_option
 from launch.starting import export, train
 from launch.starting.processes import PROGRAMS
 from launch.transfer import fetch
@@ -88,6 +89,8 @@ def unknown_arguments(words: Sequence[str], *, options: argparse.Namespace) -> s
         return line
     if options.command == "submit" and "--elastic" in words:
         return submit.NOT_ELASTIC
+    if options.command == "submit" and (places := list(filter(None, map(place_of_sbatch_option, words)))):
+        return f"{line}. {'. '.join(places)}"
     named = [word for word in words if word in PROGRAMS.values()]
     program = (named or [PROGRAMS[getattr(options, "framework", "torch")]])[0]
     settings = shlex.join([*named, *(word for word in words if word not in named)])

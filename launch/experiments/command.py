@@ -87,7 +87,11 @@ def run(options: argparse.Namespace) -> int:
     survey(plan)  # reports what prevents the experiment before anything is created
     if plan.launcher:
         plan.launcher.check(np=plan.launcher.slots() or 1)
-    return make_in_folder(estimator, lanes, task="" if options.part is None else f"-{options.part}", options=options)
+    task = "" if options.part is None else f"-{options.part}"
+    code = make_in_folder(estimator, lanes, task=task, options=options)
+    if code == 0 and not task:
+        print(f"next: python -m analysis report {shlex.quote(str(plan.folder))} -o report.html")
+    return code
 
 
 def make_in_folder(estimator: Estimator, lanes: Sequence[Lane], *, options: argparse.Namespace, task: str = "") -> int:

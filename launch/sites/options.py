@@ -89,6 +89,16 @@ def _extra(text: str) -> str:
     return text
 
 
+def place_of_sbatch_option(word: str) -> str | None:
+    """Return where an option of sbatch is set, such as --partition; None: it is none that has a place."""
+    name = word.removeprefix("--").partition("=")[0]
+    if not word.startswith("--"):
+        return None
+    if name in _KEYS_OF_THE_SITE:
+        return f"Set {_KEYS_OF_THE_SITE[name]} under [launch.slurm] in a copy of the site's file"
+    return f"Give {_FLAGS_OF_SUBMIT[name]} instead of --{name}" if name in _FLAGS_OF_SUBMIT else None
+
+
 Extra = Annotated[Line, AfterValidator(_extra)]
 
 

@@ -23,12 +23,8 @@ STARTS = {
     "gloo3": ["check_optimizers"],
     "mpirun4": ["check_one_optimizer", "process_sets"],
 }
-QUICK = ("check_one_optimizer", "check_what_is_missing_is_one_line")
-CASES = [
-    pytest.param(launcher, check, marks=[] if launcher == "mpirun2" and check in QUICK else pytest.mark.ci)
-    for launcher, checks in STARTS.items()
-    for check in checks
-]
+CASES = [(launcher, check) for launcher, checks in STARTS.items() for check in checks]
+pytestmark = pytest.mark.ci
 
 
 @pytest.fixture(scope="module")
