@@ -7,6 +7,7 @@ Of this project it needs `horovod_keras3` only. For the trainer with all setting
 """
 
 import argparse
+import time
 from pathlib import Path
 
 import keras_impl.quiet_tensorflow  # isort: skip  # noqa: F401 - TensorFlow without its start-up lines
@@ -37,23 +38,28 @@ keras.config.set_floatx(args.dtype)
 random = np.random.default_rng(0)  # the same on all ranks
 labels = random.integers(10, size=5120)
 inputs = random.normal(size=(10, 500))[labels] + random.normal(scale=4.0, size=(5120, 500))  # around 10 centers
-# 7. Shard (the article's list has the other six): each rank takes every size-th sample, or all would compute the
-# same. Equal shards: a rank with one batch more would wait for the others forever.
+# 3. Shard: each rank takes every size-th sample, or all would compute the same. Equal shards: none waits for another.
 samples = 4096 - 4096 % (args.batch_size * hvd.size())
 shard = slice(hvd.rank(), samples, hvd.size())
 
 keras.utils.set_random_seed(hvd.rank())  # each rank draws its own weights, until the broadcast
-dense = [keras.layers.Dense(256, activation="relu"), keras.layers.Dense(10, activation="softmax")]
+draw = {"kernel_initializer": keras.initializers.VarianceScaling(1 / 3, distribution="uniform")}  # as PyTorch does
+dense = [keras.layers.Dense(256, activation="relu", **draw), keras.layers.Dense(10, activation="softmax", **draw)]
 model = keras.Sequential([keras.Input((500,)), *dense])
-optimizer = keras.optimizers.SGD(args.learning_rate * hvd.size())  # 3. Scale with the global batch.
-optimizer = DistributedOptimizer(optimizer)  # 4. Wrap: average the gradients; under Keras 3 Horovod's wrapper does not.
+optimizer = keras.optimizers.SGD(args.learning_rate * hvd.size())  # 4. Scale with the global batch.
+optimizer = DistributedOptimizer(optimizer)  # 5. Wrap: average the gradients; under Keras 3 Horovod's wrapper does not.
 model.compile(optimizer, loss="sparse_categorical_crossentropy", metrics=["accuracy"], jit_compile=False)
 optimizer.build(model.trainable_variables)
-# 5. Broadcast: all ranks start from rank 0's state.
+# 6. Broadcast: all ranks start from rank 0's state.
 hvd.broadcast_variables([variable.value for variable in model.variables + optimizer.variables], root_rank=0)
-model.fit(inputs[shard], labels[shard], args.batch_size, args.epochs, shuffle=False, verbose=0)  # drawn in random order
+for epoch in range(1, args.epochs + 1):
+    start = time.perf_counter()
+    (loss,) = model.fit(inputs[shard], labels[shard], args.batch_size, shuffle=False, verbose=0).history["loss"]
+    if hvd.rank() == 0:
+        speed = samples / (time.perf_counter() - start)
+        print(f"np {hvd.size()}, epoch {epoch}/{args.epochs}: loss {loss:.4f}, {speed:,.0f} images/s", flush=True)
 
-if hvd.rank() == 0:  # 6. Rank 0 only: the weights are the same everywhere.
+if hvd.rank() == 0:  # 7. Rank 0 only: the weights are the same everywhere.
     loss, accuracy = model.evaluate(inputs[4096:], labels[4096:], verbose=0)
     print(f"test accuracy: {accuracy:.4f}")
     if args.output:

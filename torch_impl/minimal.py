@@ -7,6 +7,7 @@ Nothing of this project is needed but this file. For the trainer with all settin
 """
 
 import argparse
+import time
 from pathlib import Path
 
 import horovod.torch as hvd
@@ -45,12 +46,19 @@ optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters())  # 5. 
 hvd.broadcast_parameters(model.state_dict(), root_rank=0)  # 6. Broadcast: all ranks start from rank 0's state.
 hvd.broadcast_optimizer_state(optimizer, root_rank=0)
 
-for epoch in range(args.epochs):
+for epoch in range(1, args.epochs + 1):
+    start, losses = time.perf_counter(), []
     sampler.set_epoch(epoch)  # a new order, the same on all ranks
     for batch, targets in loader:
         optimizer.zero_grad()
-        loss_function(model(batch.to(device)), targets.to(device)).backward()
+        loss = loss_function(model(batch.to(device)), targets.to(device))
+        loss.backward()
         optimizer.step()
+        losses.append(loss.item())
+    if hvd.rank() == 0:
+        speed = len(losses) * args.batch_size * hvd.size() / (time.perf_counter() - start)
+        mean = sum(losses) / len(losses)
+        print(f"np {hvd.size()}, epoch {epoch}/{args.epochs}: loss {mean:.4f}, {speed:,.0f} images/s", flush=True)
 
 if hvd.rank() == 0:  # 7. Rank 0 only: the weights are the same everywhere.
     with torch.no_grad():

@@ -19,7 +19,8 @@ def run(framework, *arguments, folder, launcher="none", script=None):
     command = [sys.executable, str(script or SCRIPTS[framework]), *arguments]
     done = run_command([*launcher_command(launcher), *command], folder=folder)
     assert done.code == 0, done.stderr[-3000:]
-    assert accuracy(done) > 0.9
+    assert accuracy(done) > 0.98
+    assert re.findall(r"epoch (\d)/3: loss 0\.\d{4}, [\d,]+ images/s", done.stdout) == ["1", "2", "3"]
     return done
 
 
@@ -80,8 +81,9 @@ def test_no_file_is_overwritten(framework, tmp_path):
 @pytest.mark.parametrize("framework", SCRIPTS)
 def test_it_is_short_and_needs_nothing_of_the_project_but_the_optimizer(framework):
     text = SCRIPTS[framework].read_text()
-    assert text.count("\n") <= 60
+    assert text.count("\n") <= 70
     modules = {node.module for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ImportFrom)}
     ours = {module for module in modules if module and (ROOT / module.split(".")[0]).is_dir()}
     assert ours == {"torch": set(), "keras": {"keras_impl.horovod_keras3"}}[framework]
-    assert all(text.count(f"# {step}. ") == 1 for step in range(1, 8))  # the seven steps of Horovod
+    steps = re.findall(r"# (\d)\. (\w+)", text)
+    assert steps == list(zip("1234567", ("Init", "Pin", "Shard", "Scale", "Wrap", "Broadcast", "Rank"), strict=True))
