@@ -178,11 +178,24 @@ def _match(base: Cell, other: Cell, *, margin: float) -> Match:
 def _answer(matches: Sequence[Match], *, margin: float) -> str:
     if not matches:
         return "No model was trained in both frameworks: there is nothing to compare."
-    words = [_times(matches), _accuracies(matches, margin=margin)]
+    two_runs = _two_runs(matches)
+    words = [two_runs] if two_runs else [_times(matches), _accuracies(matches, margin=margin)]
     if unlike := sum(one.is_unlike for one in matches):
         those = f"In {unlike} of them the two" if len(matches) > 1 else "The two"
         words.append(f"{those} are not shown to be the same experiment: see the flags.")
     return " ".join(words)
+
+
+def _two_runs(matches: Sequence[Match]) -> str | None:
+    """Return what can be said of a single run of each framework, and what cannot; None: there are more runs."""
+    time = matches[0].time if len(matches) == 1 else None
+    if time is None or time.n != (1, 1):
+        return None
+    return (
+        f"In these two runs {framework_label(OTHER)} took {time.estimate:.3g} times as long as {framework_label(BASE)}. "
+        "One run of each shows neither which framework is faster nor whether their accuracies agree: repeat both with "
+        "at least 6 seeds."
+    )
 
 
 def _times(matches: Sequence[Match]) -> str:
