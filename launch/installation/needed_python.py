@@ -1,30 +1,99 @@
-"""The Python that the project needs. Older ones can read this file, to hand over or to report the error."""
+"""The Python that set-up works with. Any Python 3 can read this file, to hand over or to report the error."""
 
 import os
 import shutil
+import subprocess
 import sys
 
-NEEDED_PYTHON = (3, 11)
+PYTHONS = ("3.11", "3.12", "3.13")  # as in pyproject.toml
+NO_WHEEL = "tensorflow-cpu 2.21.0"  # the first package that newer ones lack
+PATIENCE_SECONDS = 20
+MARK = "HOROVOD_TWINS_HANDED_OVER"
 EXIT_CODE_USER_ERROR = 2  # as in common.errors, which older Pythons may not be able to read
+PROBE = """
+import os, sys, sysconfig
+print("%d.%d" % sys.version_info[:2])
+import ensurepip, venv
+print(os.path.exists(os.path.join(sysconfig.get_paths()["include"], "Python.h")))
+"""
 
 
-def hand_over(program: str) -> None:
-    """Return if this is the needed Python; else start the same program again by it, or exit with a one-line error.
+def hand_over(program, venv="", pythons=PYTHONS):
+    """Return if this Python will do; else start the program again by one that does, or exit with a one-line error.
+
+    It is the one that the variable PYTHON names; else the one that the environment was made by; else this one; else
+    the newest on PATH that runs and has what is needed.
 
     Args:
-        program: name of the program, for the error.
+        program: its name, for the error.
+        venv: the folder of the environment, if there is one.
+        pythons: the versions that will do.
     """
-    if sys.version_info[:2] == NEEDED_PYTHON:
+    if os.environ.pop(MARK, ""):
         return
-    name = "python" + ".".join(map(str, NEEDED_PYTHON))
-    other = shutil.which(name)
-    if other and "HOROVOD_TWINS_HANDED_OVER" not in os.environ:
-        os.environ["HOROVOD_TWINS_HANDED_OVER"] = "1"
-        os.execv(other, [other, *sys.argv])
-    version, received = ".".join(map(str, NEEDED_PYTHON)), sys.version.split()[0]
+    named, maker = os.environ.get("PYTHON", ""), made_by(venv, pythons)
+    if not named and maker and same(maker, sys.executable):
+        return  # without asking it anything, as that takes a while
+    first = shutil.which(named) or named if named else maker or sys.executable
+    problem = problem_of(first, pythons)
+    fitting = [first] if not problem else [] if named else newest(pythons)
+    if fitting and same(fitting[0], sys.executable):
+        return
+    if fitting:
+        os.environ[MARK] = "1"
+        os.execv(fitting[0], [fitting[0], *sys.argv])
     print(
-        f"{program}: error: Python {version} is needed. Received: Python {received} ({sys.executable}). Install {name} "
-        f"with its venv module, or load its module; or name it: make setup PYTHON=/path/to/{name}",
+        f"{program}: error: Python {' or '.join(pythons)} with its module venv and its headers is needed. Received: "
+        f"{first}, {problem}. Install one (Debian, Ubuntu: apt-get install python3-venv python3-dev), load its module, "
+        "or name it: make setup PYTHON=/path/to/python3",
         file=sys.stderr,
     )
     sys.exit(EXIT_CODE_USER_ERROR)
+
+
+def made_by(venv, pythons):
+    """Return the Python that an environment was made by, if it is still there."""
+    try:
+        with open(venv + "/pyvenv.cfg") as file:  # noqa: PTH123 - old Pythons
+            lines = dict(line.rstrip("\n").split(" = ", 1) for line in file)
+    except (OSError, ValueError):
+        return ""
+    path = lines.get("executable", "")
+    return path if problem_of_version(lines.get("version", ""), pythons) == "" and os.access(path, os.X_OK) else ""
+
+
+def same(path, other):
+    """Return whether two paths are of one Python."""
+    return os.path.realpath(path) == os.path.realpath(other)
+
+
+def newest(pythons):
+    """Return the newest Python on PATH that will do, if any: of a version manager's programs some do not run."""
+    names = ["python" + version for version in reversed(pythons)] + ["python3"]
+    folders = os.environ.get("PATH", os.defpath).split(os.pathsep)
+    paths = [folder + "/" + name for name in names for folder in folders]
+    return [path for path in paths if os.access(path, os.X_OK) and not problem_of(path, pythons)][:1]
+
+
+def problem_of(path, pythons):
+    """Return why a Python will not do; empty if it will."""
+    pipe = subprocess.PIPE
+    try:
+        done = subprocess.run([path, "-c", PROBE], stdout=pipe, stderr=pipe, timeout=PATIENCE_SECONDS, check=False)
+    except (OSError, subprocess.SubprocessError):
+        return "which does not run"
+    version, *headers = done.stdout.decode().split() or [""]
+    if not version:
+        return "which does not run"
+    wrong = problem_of_version(version, pythons)
+    lacking = "" if headers == ["True"] else f"Python {version} without " + ("headers" if headers else "venv")
+    return wrong or lacking
+
+
+def problem_of_version(version, pythons):
+    """Return why a version such as 3.12.1 will not do; empty if it will."""
+    numbers = [tuple(map(int, text.split(".")[:2])) for text in (version or "0.0", *pythons)]
+    if numbers[0] in numbers[1:]:
+        return ""
+    newer = numbers[0] > numbers[-1] and pythons == PYTHONS
+    return f"Python {version}" + (f", for which there is no wheel of {NO_WHEEL}" if newer else "")
