@@ -7,17 +7,13 @@ PyTorch's own index alone, by exact version, without a SHA-256; with one where a
 import os
 import shutil
 import sys
+from collections.abc import Callable
 from hashlib import sha256
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from launch.installation import plan
 from launch.installation.packages import for_uv, is_cuda, local_folders, pip_settings, read_lock
-from launch.installation.plan import Command
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from launch.installation.run import Runner
+from launch.installation.plan import Command, Request
 
 # How an index is reached, as against which one.
 CONNECTION = ("cert", "client-cert", "proxy", "timeout", "trusted-host", "no-cache-dir")
@@ -26,23 +22,19 @@ CONNECTION = ("cert", "client-cert", "proxy", "timeout", "trusted-host", "no-cac
 class Installer:
     """Installs or downloads the packages of one environment."""
 
-    def __init__(self, runner: "Runner") -> None:
-        """Read the lock, and pip's settings."""
-        self.run, self.ask = runner.run, runner.ask
-        self.request, self.folder = runner.request, runner.state.folder
-        self.lock = read_lock(self.request.lock)
-        self.python = self.request.python
+    def __init__(self, request: Request, folder: Path, run: Callable[[Command], bool], ask: Callable[..., str]) -> None:
+        """Read the lock, and pip's settings; `folder` gets the lists of packages."""
+        self.request, self.folder, self.run, self.ask = request, folder, run, ask
+        self.lock, self.python = read_lock(request.lock), request.python
         self.settings = pip_settings(self.ask([self.python, "-m", "pip", "config", "list"], logged=False))
-        if self.request.wheels:
-            self.settings |= {"no-index": "1", "find-links": str(self.request.wheels), "extra-index-url": ""}
+        if request.wheels:
+            self.settings |= {"no-index": "1", "find-links": str(request.wheels), "extra-index-url": ""}
         self.uv = ""
 
     def install(self) -> None:
         """Install all, in place of what was there before."""
-        if self.do("install", *self.listed("uv.txt", {"installer"}), may_fail=True):
-            self.uv = str(self.request.venv / "bin" / "uv")
-        else:
-            self.uv = shutil.which("uv") or ""
+        self.do("install", *self.listed("uv.txt", {"installer"}), may_fail=True)
+        self.uv = shutil.which("uv", path=f"{self.request.venv}/bin:{os.environ.get('PATH', os.defpath)}") or ""
         groups = self.groups() | ({"installer"} if self.uv else set())
         self.sync(groups)
         if self.lacks_torch(groups) and not self.install_own_build():
@@ -66,7 +58,7 @@ class Installer:
             self.do("install", *torch, *([tensorflow] if "keras" in request.frameworks else []))
         return True
 
-    def download(self, folder: "Path", groups: set[str]) -> None:
+    def download(self, folder: Path, groups: set[str]) -> None:
         """Download the packages of these groups into a folder for machines without network."""
         into = ("download", f"--dest={folder}")
         self.do(*into, *self.listed("packages.txt", groups))

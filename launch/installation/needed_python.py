@@ -18,7 +18,7 @@ print(os.path.exists(os.path.join(sysconfig.get_paths()["include"], "Python.h"))
 """
 
 
-def hand_over(program, venv="", pythons=PYTHONS):
+def hand_over(program: str, venv: str = "", pythons: tuple = PYTHONS) -> None:
     """Return if this Python will do; else start the program again by one that does, or exit with a one-line error.
 
     It is the one that the variable PYTHON names; else the one that the environment was made by; else this one; else
@@ -34,9 +34,8 @@ def hand_over(program, venv="", pythons=PYTHONS):
     named, maker = os.environ.get("PYTHON", ""), made_by(venv, pythons)
     if not named and maker and same(maker, sys.executable):
         return  # without asking it anything, as that takes a while
-    first = shutil.which(named) or named if named else maker or sys.executable
-    problem = problem_of(first, pythons)
-    fitting = [first] if not problem else [] if named else newest(pythons)
+    first = [shutil.which(named) or named] if named else [maker, sys.executable] if maker else [sys.executable]
+    fitting = [path for path in first if not problem_of(path, pythons)] or ([] if named else newest(pythons))
     if fitting and same(fitting[0], sys.executable):
         return
     if fitting:
@@ -44,14 +43,14 @@ def hand_over(program, venv="", pythons=PYTHONS):
         os.execv(fitting[0], [fitting[0], *sys.argv])
     print(
         f"{program}: error: Python {' or '.join(pythons)} with its module venv and its headers is needed. Received: "
-        f"{first}, {problem}. Install one (Debian, Ubuntu: apt-get install python3-venv python3-dev), load its module, "
+        f"{first[-1]}, {problem_of(first[-1], pythons)}. Install one (Debian, Ubuntu: apt-get install python3-venv python3-dev), load its module, "
         "or name it: make setup PYTHON=/path/to/python3",
         file=sys.stderr,
     )
     sys.exit(EXIT_CODE_USER_ERROR)
 
 
-def made_by(venv, pythons):
+def made_by(venv: str, pythons: tuple) -> str:
     """Return the Python that an environment was made by, if it is still there."""
     try:
         with open(venv + "/pyvenv.cfg") as file:  # noqa: PTH123 - old Pythons
@@ -62,12 +61,12 @@ def made_by(venv, pythons):
     return path if problem_of_version(lines.get("version", ""), pythons) == "" and os.access(path, os.X_OK) else ""
 
 
-def same(path, other):
+def same(path: str, other: str) -> bool:
     """Return whether two paths are of one Python."""
     return os.path.realpath(path) == os.path.realpath(other)
 
 
-def newest(pythons):
+def newest(pythons: tuple) -> list:
     """Return the newest Python on PATH that will do, if any: of a version manager's programs some do not run."""
     names = ["python" + version for version in reversed(pythons)] + ["python3"]
     folders = os.environ.get("PATH", os.defpath).split(os.pathsep)
@@ -75,7 +74,7 @@ def newest(pythons):
     return [path for path in paths if os.access(path, os.X_OK) and not problem_of(path, pythons)][:1]
 
 
-def problem_of(path, pythons):
+def problem_of(path: str, pythons: tuple) -> str:
     """Return why a Python will not do; empty if it will."""
     pipe = subprocess.PIPE
     try:
@@ -90,7 +89,7 @@ def problem_of(path, pythons):
     return wrong or lacking
 
 
-def problem_of_version(version, pythons):
+def problem_of_version(version: str, pythons: tuple) -> str:
     """Return why a version such as 3.12.1 will not do; empty if it will."""
     numbers = [tuple(map(int, text.split(".")[:2])) for text in (version or "0.0", *pythons)]
     if numbers[0] in numbers[1:]:

@@ -21,7 +21,7 @@ from launch.installation.installer import Installer
 from launch.installation.plan import Call, Command, Machine, Request, Step
 from launch.installation.state import SetupState, wait_for_lock
 
-# Output of pip, venv, CMake or the compiler (a regular expression), what it means, the remedy. First match counts.
+# Output of pip, uv, venv, CMake or the compiler (a regular expression), what it means, the remedy. First match counts.
 FAILURES = (
     (
         r"No space left on device|Disk quota exceeded",
@@ -41,16 +41,20 @@ FAILURES = (
     ),
     (
         r"Temporary failure in name resolution|NewConnectionError|ConnectionError|Connection refused|"
-        r"Network is unreachable|Read timed out|ProxyError|SSLError|NameResolutionError",
+        r"Network is unreachable|error sending request|Read timed out|ProxyError|SSLError|NameResolutionError",
         "a package index could not be reached",
         "Check the network or pip's settings (proxy, index), or set up without: make setup WHEELS=DIR",
     ),
     (
-        r"No matching distribution found for ([^\s]+)",
-        "pip finds no {0} for this machine",
+        r"(?:No matching distribution found for|there is no version of|Because) ([\w.-]+==[^\s]+)",
+        "there is no {0} for this machine",
         "See `pip config list` for a wrong index, and with WHEELS fill the folder on a machine of the same kind",
     ),
-    (r"DO NOT MATCH THE HASHES", "a download was damaged", "Try again"),
+    (
+        r"(?:Hash mismatch for `|DO NOT MATCH THE HASHES.*\n\s+)([\w.-]+==[^\s`]+)",
+        "{0} is not what lock.txt has: its SHA-256 differs",
+        "See `pip config list` for an index that has another file",
+    ),
 )
 
 
@@ -253,16 +257,20 @@ class Runner:
 
     # The calls of the plan.
 
+    def installer(self) -> Installer:
+        """Return what installs packages with the programs of the environment."""
+        return Installer(self.request, self.state.folder, self.run, self.ask)
+
     def install_packages(self) -> None:
         """Install all packages: by uv where there is one or pip can get it, else by pip."""
         self.state.installing.touch()
-        Installer(self).install()
+        self.installer().install()
         self.state.installing.unlink()
 
     def download_packages(self) -> None:
         """Put the wheels of all packages into the folder for machines without network."""
         assert self.wheels_folder
-        installer = Installer(self)
+        installer = self.installer()
         installer.download(self.wheels_folder, installer.groups() | {"dev", "installer"})
 
     def check_cuda(self, framework: str) -> None:

@@ -11,7 +11,7 @@ import os
 import sys
 
 
-def packed_for(bundle, pythons):
+def packed_for(bundle: str, pythons: tuple) -> tuple:
     """Return those of the Pythons that can use the bundle's wheels."""
     try:
         with open(os.path.join(bundle, "manifest.json")) as file:  # noqa: PTH118, PTH123

@@ -9,7 +9,6 @@ from common.errors import UserError
 from launch.installation import horovod_source
 from launch.installation import plan as setup_plan
 from launch.installation import run as setup_run
-from launch.installation.installer import Installer
 from launch.installation.packed import pack, require, unpack
 from launch.installation.plan import Request
 from launch.installation.state import SetupState, in_order, locked, remembered
@@ -94,7 +93,7 @@ def fill_pure(request: Request, folder: Path) -> None:
     state = SetupState(request.root, request.folder)
     with locked(state):
         runner = setup_run.Runner(request, state, setup_run.Machine())
-        Installer(runner).download(folder, {"base"})
+        runner.installer().download(folder, {"base"})
     for wheel in folder.glob("*.whl"):
         if not wheel.name.endswith("-none-any.whl"):
             wheel.unlink()
