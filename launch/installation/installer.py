@@ -42,9 +42,12 @@ class Installer:
             self.sync(groups | {"torch-cuda13"})
 
     def sync(self, groups: set[str]) -> None:
-        """Install the packages of these groups; uv also removes all others."""
+        """Install the packages of these groups; uv also removes all others.
+
+        Bytecode is written by the first import: compiling all takes longer than the first epoch gains by it.
+        """
         no_deps, file, path, *words = self.listed("packages.txt", groups)
-        self.do(*(("sync", path) if self.uv else ("install", no_deps, file, path)), *words)
+        self.do(*(("sync", path) if self.uv else ("install", "--no-compile", no_deps, file, path)), *words)
 
     def install_own_build(self) -> bool:
         """Install PyTorch's own build and the CUDA that it names; return False if it cannot be reached."""

@@ -41,10 +41,11 @@ def hand_over(program: str, venv: str = "", pythons: tuple = PYTHONS) -> None:
     if fitting:
         os.environ[MARK] = "1"
         os.execv(fitting[0], [fitting[0], *sys.argv])
+    needed, problem = " or ".join(pythons), problem_of(first[-1], pythons)
     print(
-        f"{program}: error: Python {' or '.join(pythons)} with its module venv and its headers is needed. Received: "
-        f"{first[-1]}, {problem_of(first[-1], pythons)}. Install one (Debian, Ubuntu: apt-get install python3-venv python3-dev), load its module, "
-        "or name it: make setup PYTHON=/path/to/python3",
+        f"{program}: error: Python {needed} with its module venv and its headers is needed. Received: {first[-1]}, "
+        f"{problem}. Install one (Debian, Ubuntu: apt-get install python3-venv python3-dev), load its module, or name "
+        "it: make setup PYTHON=/path/to/python3",
         file=sys.stderr,
     )
     sys.exit(EXIT_CODE_USER_ERROR)

@@ -326,7 +326,7 @@ def environment(venv: Path, programs: Path | None = None) -> dict[str, str]:
 
     Set-up works on this machine alone, also within a job, whose variables would lead mpirun to others.
     """
-    left_out = ("PYTHONPATH", "PYTHONHOME", "SLURM_", "PMI_", "PMIX_")
+    left_out = ("PYTHONPATH", "PYTHONHOME", "PYTHONDONTWRITEBYTECODE", "SLURM_", "PMI_", "PMIX_")
     settings = {name: value for name, value in os.environ.items() if not name.startswith(left_out)}
     folders = [str(venv / "bin"), *([str(programs)] if programs else []), settings.get("PATH", os.defpath)]
     return settings | {
