@@ -32,7 +32,7 @@ SINCE = $(if $(CHANGED),--changed "$(CHANGED)")
 SETUP = $(or $(PYTHON),python3) launch/setup.py $(if $(WHEELS),--wheels "$(WHEELS)") $(FOR_GPU)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test test-ci test-all test-gpu fuzz mutations lint types bench parity smoke report clouds results wheels lock cloud-parsers extras gpu-build clean
+.PHONY: help setup train test test-ci test-all pythons test-gpu fuzz mutations lint types bench parity smoke report clouds results wheels lock cloud-parsers extras gpu-build clean
 
 help: ## list the targets
 	@echo "Targets:"
@@ -63,6 +63,10 @@ test-ci: ## what CI runs after them: more ranks, Slurm, several hosts, a browser
 test-all: ## all tests, with the longer ones
 	@$(SETUP) --frameworks "$(FRAMEWORKS)" --dev
 	@.venv/bin/python tests/run.py all $(ARGS)
+
+pythons: ## set up, train and test by Python 3.12 and 3.13, from empty clones (part of test-all; 8 GB of disk for a while)
+	@$(SETUP) --frameworks "$(FRAMEWORKS)" --dev
+	@.venv/bin/python tests/run.py all tests/test_pythons.py $(ARGS)
 
 test-gpu: ## the tests for a machine with an NVIDIA GPU (FRAMEWORKS=torch, WHEELS=DIR as for set-up)
 	@$(SETUP) --frameworks "$(FRAMEWORKS)" --dev
