@@ -1,14 +1,13 @@
 """Write `launch/installation/lock.txt`: every package that set-up installs, by version and SHA-256.
 
     make lock                                        keeps versions that suit pyproject.toml
-    make lock ARGS="--upgrade-package numpy"         or --upgrade: all
+    make lock ARGS="--upgrade-package numpy"         or --upgrade: all; further words go to `uv pip compile`
 
 uv resolves the needs of pyproject.toml once, from what PyPI has, for all Pythons of `requires-python`. PyTorch's build
 for the CPU is not on PyPI: its wheels are hashed where pip's settings name a local folder that has them; elsewhere
 their entry stays. `tests/support/extras.txt` is locked after it: the extras, with what they need beside these packages.
 """
 
-import argparse
 import os
 import re
 import subprocess
@@ -29,8 +28,6 @@ FILE = ROOT / "launch" / "installation" / "lock.txt"
 FOR_TESTS = ROOT / "tests" / "support" / "extras.txt"
 EXTRAS = ("mlflow", "onnx", "parquet")  # never installed by set-up
 GROUPS = ("torch", "tensorflow", "dev", "cuda12", "nvcc", "installer")  # extras; what is always needed is `base`
-# TensorFlow for the CPU has wheels for this alone. Others get the same versions, as far as there are wheels.
-PLACE = "platform_machine == 'x86_64' and platform_python_implementation == 'CPython' and sys_platform == 'linux'"
 # Groups of the frameworks' builds, apart from what these need; PyPI's PyTorch is for CUDA 13, its torchvision for any.
 BUILDS = {
     "torch": {"torch-cuda13"},
@@ -38,7 +35,8 @@ BUILDS = {
     "tensorflow-cpu": {"tensorflow-cpu"},
     "tensorflow": {"tensorflow-cuda12"},
 }
-BLOCK = re.compile(r"^([\w.-]+)==(\S+)(?: ; (.+?))?((?: \\\n    --hash=\S+)+)\n((?:    #.*\n)+)", re.MULTILINE)
+# TensorFlow for the CPU has wheels for this alone. Others get the same versions, as far as there are wheels.
+PLACE = "platform_machine == 'x86_64' and platform_python_implementation == 'CPython' and sys_platform == 'linux'"
 
 
 def main() -> None:
@@ -47,102 +45,91 @@ def main() -> None:
     Raises:
         UserError: the needs contradict each other, or no index answers.
     """
-    parser = argparse.ArgumentParser(prog="make lock")
-    parser.add_argument("--upgrade", action="store_true", help="take the newest versions")
-    parser.add_argument("--upgrade-package", action="append", default=[], metavar="NAME", help="of this package")
-    options = parser.parse_args()
-    words = ["--upgrade"] * options.upgrade + [f"--upgrade-package={name}" for name in options.upgrade_package]
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"]
     listed = subprocess.run([sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True, check=True)
     settings = pip_settings(listed.stdout)
-    resolver = Resolver(pythons=project["requires-python"], settings=settings, words=words)
+    public = {key: value for key, value in settings.items() if key not in ("find-links", "extra-index-url")}
+    resolver = Resolver(pythons=project["requires-python"], variables=for_uv(public), words=sys.argv[1:])
 
     needs = {"base": project["dependencies"] + extras["horovod"], **{group: extras[group] for group in GROUPS}}
-    found = resolver.resolve(needs, FILE)
-    lock = [*found, *cpu_builds(found, read_lock(FILE), local_folders(settings))]
+    before = read_lock(FILE)
+    found = resolver.resolve([need for group in needs.values() for need in group], before)
     known = pins(found)
+    reached = {group: pins(resolver.resolve(wanted, known=known)) for group, wanted in needs.items()}
+    lock = [
+        replace(one, groups=groups_of(one.name, {name for name in reached if one.name in reached[name]}))
+        for one in found
+    ]
+    lock += cpu_builds(found, before, local_folders(settings))
     wanted = [*(need for extra in EXTRAS for need in extras[extra]), "onnxruntime"]
-    beside = [one for one in resolver.resolve({"extras": wanted}, FOR_TESTS, known) if one.name not in known]
+    others = [one for one in resolver.resolve(wanted, read_lock(FOR_TESTS), known) if one.name not in known]
+    beside = [replace(one, groups=frozenset({"extras"})) for one in others]
     for path, packages in {FILE: lock, FOR_TESTS: beside}.items():
         path.write_text(as_lock(packages), encoding="utf-8")
         print(f"{path.relative_to(ROOT)}: {len(packages)} packages")
 
 
+def groups_of(name: str, reached: set[str]) -> frozenset[str]:
+    """Return the groups of a package, from the needs that lead to it."""
+    if is_cuda(name):
+        return frozenset({"torch": "torch-cuda13"}.get(group, group) for group in reached)
+    return frozenset(BUILDS.get(name, reached - {"cuda12"}))  # TensorFlow's builds need the same, but for CUDA
+
+
 @dataclass(frozen=True, kw_only=True)
 class Resolver:
-    """uv, for these Pythons ('>=3.11,<3.14'), with the index that pip's settings name, and these words of uv's own."""
+    """uv, for these Pythons (">=3.11,<3.14"), with these variables and words of its own."""
 
     pythons: str
-    settings: Mapping[str, str]
+    variables: Mapping[str, str]
     words: Sequence[str]
 
-    def resolve(self, needs: Mapping[str, Sequence[str]], before: Path, known: Mapping[str, str] = {}) -> list[Package]:
-        """Return what groups of needs come to, with the groups of each package.
+    def resolve(
+        self, needs: Sequence[str], before: Iterable[Package] = (), known: Mapping[str, str] | None = None
+    ) -> list[Package]:
+        """Return what needs come to.
 
         Args:
-            needs: of each group.
-            before: the lock file whose versions are kept.
+            needs: as in pyproject.toml.
+            before: packages whose versions and hashes are kept where they will do.
             known: versions that are fixed.
 
         Raises:
-            UserError: there is no such set of versions.
+            UserError: there is no such set of versions, or it is not the same for all Pythons.
         """
-        least, *_ = re.findall(r"[\d.]+", self.pythons)
-        terms = [f"python_full_version {part}" for part in re.sub(r"([\d.]+)", r" '\1'", self.pythons).split(",")]
+        terms = [f"python_full_version {term}" for term in re.sub(r"([\d.]+)", r" '\1'", self.pythons).split(",")]
+        kept = "".join(str(package) for package in before if "+" not in package.version)
+        fixed = "".join(f"{name}=={version}\n" for name, version in (known or {}).items())
         with tempfile.TemporaryDirectory() as name:
-            folder = Path(name)
-            place = " and ".join([*terms, PLACE])
-            (folder / "pyproject.toml").write_text(f'[tool.uv]\nenvironments = ["{place}"]\n', encoding="utf-8")
-            (folder / "known.txt").write_text("".join(f"{n}=={v}\n" for n, v in known.items()), encoding="utf-8")
-            public = [package for package in read_lock(before) if "+" not in package.version]
-            (folder / "lock.txt").write_text("".join(map(str, public)), encoding="utf-8")
-            for group, wanted in needs.items():
-                (folder / f"{group}.in").write_text("\n".join(wanted), encoding="utf-8")
-            command = [str(Path(sys.prefix, "bin", "uv")), "pip", "compile", "--quiet", "--universal", "--no-header"]
-            command += [f"--python-version={least}", "--generate-hashes", "--only-binary=:all:", *self.words]
-            command += ["--constraints=known.txt", "--output-file=lock.txt", *(f"{group}.in" for group in needs)]
-            only = {
-                name: value for name, value in self.settings.items() if name not in ("find-links", "extra-index-url")
-            }
+            for file, text in {
+                "pyproject.toml": f'[tool.uv]\nenvironments = ["{" and ".join([*terms, PLACE])}"]\n',
+                "needs.in": "\n".join(needs),
+                "known.txt": fixed,
+                "lock.txt": kept,
+            }.items():
+                Path(name, file).write_text(text, encoding="utf-8")
+            command = [str(Path(sys.prefix, "bin", "uv")), "pip", "compile", "--quiet", "--universal", "--no-annotate"]
+            command += [
+                f"--python-version={re.findall(r'[0-9.]+', self.pythons)[0]}",
+                "--only-binary=:all:",
+                *self.words,
+            ]
+            command += ["--generate-hashes", "--constraints=known.txt", "--output-file=lock.txt", "needs.in"]
             done = subprocess.run(
-                command, cwd=folder, env=os.environ | for_uv(only), capture_output=True, text=True, check=False
+                command, cwd=name, env=os.environ | self.variables, capture_output=True, text=True, check=False
             )
             if done.returncode != 0:
                 raise UserError(f"uv finds no versions that suit all. Received: {' '.join(done.stderr.split())[:600]}")
-            return grouped((folder / "lock.txt").read_text(encoding="utf-8"), known_terms={*place.split(" and ")})
-
-
-def grouped(text: str, *, known_terms: set[str]) -> list[Package]:
-    """Return the packages of uv's file, each with the groups that reach it by what uv says each comes from."""
-    blocks = BLOCK.findall(text)
-    parents = {name: re.findall(r"#   (?!-c )(\S.*)", f"{via}".replace("# via ", "#   ")) for name, *_, via in blocks}
-    packages = []
-    for name, version, marker, hashes, _ in blocks:
-        groups, seen, todo = set[str](), set[str](), [name]
-        while todo:
-            for parent in parents[todo.pop()]:
-                if parent.startswith("-r "):
-                    groups.add(parent.removeprefix("-r ").removesuffix(".in"))
-                elif parent not in seen:
-                    seen.add(parent)
-                    todo.append(parent)
-        if name in BUILDS:
-            groups = BUILDS[name]
-        elif is_cuda(name):
-            groups = {{"torch": "torch-cuda13"}.get(group, group) for group in groups}
-        else:  # TensorFlow's two builds need the same, but for CUDA
-            groups -= {"cuda12"}
-        packages.append(
-            Package(
-                name=name,
-                version=version,
-                groups=frozenset(groups),
-                hashes=tuple(re.findall(r"--hash=(\S+)", hashes)),
-                marker=" and ".join(term for term in marker.split(" and ") if term not in {*known_terms, ""}),
-            )
-        )
-    return packages
+            text = Path(name, "lock.txt").read_text(encoding="utf-8")
+        entries = re.findall(r"^([\w.-]+)==(\S+) ; (.*?) \\\n((?: +--hash=.*\n)+)", text, re.MULTILINE)
+        for name, _, marker, _ in entries:
+            if re.findall(r"python_full_version \S+ '[\d.]+'", marker) != terms[1:]:
+                raise UserError(f"one lock is for all Pythons. Received: {name} ; {marker}. Fix it in pyproject.toml")
+        return [
+            Package(name=name, version=version, hashes=tuple(re.findall(r"--hash=(\S+)", hashes)))
+            for name, version, _, hashes in entries
+        ]
 
 
 def cpu_builds(found: Iterable[Package], before: Iterable[Package], folders: Iterable[Path]) -> list[Package]:
@@ -151,13 +138,11 @@ def cpu_builds(found: Iterable[Package], before: Iterable[Package], folders: Ite
     version = f"{torch.version}+cpu"
     wheels = [wheel for folder in folders for wheel in sorted(folder.glob(f"torch-{version}-*.whl"))]
     hashes = {f"sha256:{sha256(wheel.read_bytes()).hexdigest()}" for wheel in wheels}
-    old = [package for package in before if (package.name, package.version) == ("torch", version)]
-    hashes.update(one for package in old for one in package.hashes)
-    return (
-        [replace(torch, version=version, groups=frozenset({"torch-cpu"}), hashes=tuple(sorted(hashes)))]
-        if hashes
-        else []
+    hashes.update(
+        one for package in before if (package.name, package.version) == ("torch", version) for one in package.hashes
     )
+    entry = replace(torch, version=version, groups=frozenset({"torch-cpu"}), hashes=tuple(sorted(hashes)))
+    return [entry] if hashes else []
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ PROBE = """
 import os, sys, sysconfig
 print("%d.%d" % sys.version_info[:2])
 import ensurepip, venv
+print("venv")
 print(os.path.exists(os.path.join(sysconfig.get_paths()["include"], "Python.h")))
 """
 
@@ -31,7 +32,7 @@ def hand_over(program: str, venv: str = "", pythons: tuple = PYTHONS) -> None:
     """
     if os.environ.pop(MARK, ""):
         return
-    named, maker = os.environ.get("PYTHON", ""), made_by(venv, pythons)
+    named, maker = os.environ.get("PYTHON", ""), made_by(venv)
     if not named and maker and same(maker, sys.executable):
         return  # without asking it anything, as that takes a while
     first = [shutil.which(named) or named] if named else [maker, sys.executable] if maker else [sys.executable]
@@ -51,15 +52,14 @@ def hand_over(program: str, venv: str = "", pythons: tuple = PYTHONS) -> None:
     sys.exit(EXIT_CODE_USER_ERROR)
 
 
-def made_by(venv: str, pythons: tuple) -> str:
+def made_by(venv: str) -> str:
     """Return the Python that an environment was made by, if it is still there."""
     try:
         with open(venv + "/pyvenv.cfg") as file:  # noqa: PTH123 - old Pythons
-            lines = dict(line.rstrip("\n").split(" = ", 1) for line in file)
-    except (OSError, ValueError):
+            paths = [line.split(" = ")[1].strip() for line in file if line.startswith("executable = ")]
+    except OSError:
         return ""
-    path = lines.get("executable", "")
-    return path if problem_of_version(lines.get("version", ""), pythons) == "" and os.access(path, os.X_OK) else ""
+    return paths[0] if paths and os.access(paths[0], os.X_OK) else ""
 
 
 def same(path: str, other: str) -> bool:
@@ -80,20 +80,10 @@ def problem_of(path: str, pythons: tuple) -> str:
     pipe = subprocess.PIPE
     try:
         done = subprocess.run([path, "-c", PROBE], stdout=pipe, stderr=pipe, timeout=PATIENCE_SECONDS, check=False)
-    except (OSError, subprocess.SubprocessError):
+        version, *found = done.stdout.decode().split()
+    except (OSError, ValueError, subprocess.SubprocessError):
         return "which does not run"
-    version, *headers = done.stdout.decode().split() or [""]
-    if not version:
-        return "which does not run"
-    wrong = problem_of_version(version, pythons)
-    lacking = "" if headers == ["True"] else f"Python {version} without " + ("headers" if headers else "venv")
-    return wrong or lacking
-
-
-def problem_of_version(version: str, pythons: tuple) -> str:
-    """Return why a version such as 3.12.1 will not do; empty if it will."""
-    numbers = [tuple(map(int, text.split(".")[:2])) for text in (version or "0.0", *pythons)]
-    if numbers[0] in numbers[1:]:
-        return ""
-    newer = numbers[0] > numbers[-1] and pythons == PYTHONS
-    return f"Python {version}" + (f", for which there is no wheel of {NO_WHEEL}" if newer else "")
+    if version not in pythons:
+        newer = [int(part) for part in version.split(".")] > [int(part) for part in PYTHONS[-1].split(".")]
+        return f"Python {version}" + (f", for which there is no wheel of {NO_WHEEL}" if newer else "")
+    return "" if found == ["venv", "True"] else f"Python {version} without " + ("headers" if found else "venv")

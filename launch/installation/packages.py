@@ -19,9 +19,7 @@ from pathlib import Path
 CUDA = ("nvidia-", "cuda-", "triton")  # how names of CUDA's packages begin
 NOT_CUDA = "nvidia-ml-py"  # which asks the driver
 ENTRY = re.compile(
-    r"^# (?P<groups>[\w -]+)\n(?P<name>[\w.-]+)==(?P<version>\S+)(?: ; (?P<marker>[^\n\\]+?))?"
-    r"(?P<hashes>(?: \\\n +--hash=\S+)+)$",
-    re.MULTILINE,
+    r"^# (?P<groups>[\w -]+)\n(?P<name>[\w.-]+)==(?P<version>\S+)(?P<hashes>(?: \\\n +--hash=\S+)+)$", re.MULTILINE
 )
 # What uv reads in place of pip's settings, and how it separates several.
 UV = {
@@ -44,22 +42,12 @@ class Package:
 
     name: str
     version: str
-    groups: frozenset[str]
     hashes: tuple[str, ...]
-    marker: str = ""
+    groups: frozenset[str] = frozenset()
 
     def __str__(self) -> str:
         """Return the entry as pip and uv read it."""
-        words = [
-            f"{self.name}=={self.version}{self.marker and f' ; {self.marker}'}",
-            *map("--hash={}".format, self.hashes),
-        ]
-        return " \\\n    ".join(words) + "\n"
-
-    @property
-    def is_cuda(self) -> bool:
-        """Whether it is one of CUDA's."""
-        return is_cuda(self.name)
+        return " \\\n    ".join([f"{self.name}=={self.version}", *map("--hash={}".format, self.hashes)]) + "\n"
 
 
 def is_cuda(name: str) -> bool:
@@ -76,7 +64,6 @@ def read_lock(path: Path) -> tuple[Package, ...]:
             version=found["version"],
             groups=frozenset(found["groups"].split()),
             hashes=tuple(re.findall(r"--hash=(\S+)", found["hashes"])),
-            marker=found["marker"] or "",
         )
         for found in ENTRY.finditer(text)
     )

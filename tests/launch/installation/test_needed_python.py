@@ -32,7 +32,7 @@ def place(tmp_path):
     class Place:
         folder, venv, pythons = tmp_path / "bin", tmp_path / ".venv", "3.11 3.12 3.13"
 
-        def add(self, name, version, *, has="True", runs=True):
+        def add(self, name, version, *, has="venv True", runs=True):
             """Put a Python there, which prints its path when it is taken."""
             probe = f'if [ "$1" = -c ]; then printf "{version}\\n{has}\\n"; exit; fi'
             return add_script(self.folder / name, f"{probe if runs else 'exit 127'}\necho taken $0")
@@ -67,7 +67,7 @@ def test_the_one_that_starts_set_up_is_taken_if_it_will_do(place):
 def test_else_the_newest_that_runs_and_has_what_is_needed(place):
     place.pythons = "3.97 3.98 3.99"
     place.add("python3.99", "3.99", runs=False)  # a version manager's, of a version that is not chosen
-    place.add("python3.98", "3.98", has="False")
+    place.add("python3.98", "3.98", has="venv False")
     path = place.add("python3.97", "3.97")
     place.add("python3", "3.97")
     assert place.ask() == (f"taken {path}\n", 0)
@@ -83,7 +83,7 @@ def test_what_is_named_is_taken_or_refused(place):
         str(place.add("old", "3.9")): "Python 3.9",
         str(place.add("new", "3.14")): f"Python 3.14, for which there is no wheel of {needed_python.NO_WHEEL}",
         str(place.add("no-venv", "3.12", has="")): "Python 3.12 without venv",
-        str(place.add("no-headers", "3.12", has="False")): "Python 3.12 without headers",
+        str(place.add("no-headers", "3.12", has="venv False")): "Python 3.12 without headers",
     }.items():
         printed, code = place.ask(PYTHON=text)
         assert code == EXIT_CODE_USER_ERROR and re.search(rf"Received: .*{re.escape(problem)}\. Install", printed), (
