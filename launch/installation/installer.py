@@ -64,12 +64,15 @@ class Installer:
     def download(self, folder: Path, groups: set[str]) -> None:
         """Download the packages of these groups into a folder for machines without network."""
         into = ("download", f"--dest={folder}")
+        installed = self.ask([self.python, "-m", "pip", "freeze"]).split()
+        if f"torch=={self.request.pins()['torch']}" in installed:  # PyPI's
+            groups = groups | {"torch-cuda13"}
         self.do(*into, *self.listed("packages.txt", groups))
         if self.lacks_torch(groups):
             index = f"--index-url={plan.own_index(self.request)}"
             self.do(*into, "--no-deps", index, *plan.own_builds(self.request), alone=True)
-            installed = self.ask([self.python, "-m", "pip", "freeze"]).split()  # the lock has not what PyTorch names
-            self.do(*into, "--no-deps", *filter(is_cuda, installed))
+            if self.request.cuda:  # the lock has not what PyTorch names
+                self.do(*into, "--no-deps", *filter(is_cuda, installed))
 
     def groups(self) -> set[str]:
         """Return the groups of the lock to install; which PyTorch depends on what is at hand."""

@@ -52,7 +52,7 @@ class Package:
 
 def is_cuda(name: str) -> bool:
     """Return whether a package is one of CUDA's."""
-    return name.startswith(CUDA) and name != NOT_CUDA
+    return name.startswith(CUDA) and not name.startswith(NOT_CUDA)
 
 
 def read_lock(path: Path) -> tuple[Package, ...]:

@@ -9,6 +9,7 @@ import sys
 import tomllib
 from contextlib import contextmanager
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from waiting import wait_until
 from common.errors import UserError
 from launch.installation import lock, packages
 from launch.installation import plan as setup_plan
+from launch.installation.installer import Installer
 from launch.installation.plan import Machine, Request
 from launch.installation.run import Runner
 from launch.installation.state import SetupState, locked
@@ -89,6 +91,102 @@ freeze.timeout='10'
         "SSL_CERT_FILE": "/global.crt",
     }
     assert packages.for_uv({}) == {"UV_INDEX_STRATEGY": "unsafe-best-match"}
+
+
+# Which PyTorch, and from where
+
+
+@pytest.fixture
+def installing(tmp_path):
+    """Return (commands, lists of packages) of an installer that runs nothing; `fails` picks the commands that fail."""
+
+    def install(*, settings="", fails=lambda words: False, download=None, **wanted):
+        request, commands, lists = Request(root=ROOT, **wanted), [], []
+
+        def run(command):
+            words = " ".join(command.args)
+            commands.append((words.removeprefix(f"{request.python} -m "), dict(command.env)))
+            lists.append({line.split(" ")[0] for line in (tmp_path / "packages.txt").read_text().splitlines()})
+            assert not fails(words) or command.may_fail
+            return not fails(words)
+
+        (tmp_path / "packages.txt").write_text("")
+        installer = Installer(request, tmp_path, run, lambda *_, **__: settings)
+        if download:
+            installer.download(download, installer.groups())
+        else:
+            installer.install()
+        return commands, lists
+
+    return install
+
+
+OWN = "pip install --no-deps --index-url=https://download.pytorch.org/whl/"
+
+
+@pytest.fixture
+def wheel(tmp_path, monkeypatch):
+    """A wheel of PyTorch for the CPU in a folder, which is in the lock."""
+    folder = tmp_path / "links"
+    folder.mkdir()
+    path = folder / f"torch-2.13.0+cpu-cp3{sys.version_info.minor}-cp3-linux_x86_64.whl"
+    path.write_bytes(b"wheel")
+    digest = f"sha256:{sha256(b'wheel').hexdigest()}"
+    known = [replace(one, hashes=(digest,)) if "+cpu" in one.version else one for one in LOCK]
+    monkeypatch.setattr("launch.installation.installer.read_lock", lambda _: known)
+    return path
+
+
+def test_the_locked_build_for_the_cpu_is_taken_from_a_local_folder(installing, wheel):
+    settings = f"global.find-links='/nowhere {wheel.parent}'\n"
+    commands, lists = installing(settings=settings)
+    assert {"torch==2.13.0+cpu", "torchvision==0.28.0", "keras==3.15.1"} <= lists[-1]
+    assert not {"torch==2.13.0", "triton==3.7.1"} & lists[-1]
+    assert OWN not in commands[-1][0]
+    wheel.write_bytes(b"another")
+    commands, lists = installing(settings=settings)
+    assert not {line for line in lists[-1] if line.startswith("torch")}
+    assert commands[-1][0] == f"{OWN}cpu torch==2.13.0+cpu torchvision==0.28.0+cpu"
+    assert commands[-1][1]["PIP_FIND_LINKS"] == commands[-1][1]["PIP_EXTRA_INDEX_URL"] == "", "that index alone"
+
+
+def test_where_its_index_cannot_be_reached_pypi_s_build_comes(installing, capsys):
+    commands, lists = installing(fails=lambda words: OWN in words)
+    assert [OWN in words for words, _ in commands[-2:]] == [True, False]
+    assert {"torch==2.13.0", "triton==3.7.1"} <= lists[-1] and not {"nvidia-cuda-nvcc==13.0.88"} & lists[-1]
+    assert "PyTorch's index cannot be reached" in capsys.readouterr().out
+
+
+def test_a_folder_of_wheels_is_the_only_source(installing, tmp_path):
+    offline = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(tmp_path)}
+    commands, lists = installing(settings="global.index-url='https://here'\n", wheels=tmp_path)
+    assert "torch==2.13.0" in lists[-1], "it has no build for the CPU"
+    assert all(variables == offline for _, variables in commands)
+    (tmp_path / "torch-2.13.0+cpu-of-another.whl").touch()
+    commands, lists = installing(wheels=tmp_path)
+    assert "torch==2.13.0" not in lists[-1]
+    assert commands[-1] == ("pip install --no-deps torch==2.13.0+cpu torchvision==0.28.0+cpu", offline)
+
+
+def test_with_cuda_12_pytorch_names_the_libraries_for_both(installing, tmp_path):
+    commands, lists = installing(cuda=12)
+    assert [words for words, _ in commands[-2:]] == [
+        f"{OWN}cu126 torch==2.13.0+cu126 torchvision==0.28.0+cu126",
+        "pip install torch==2.13.0+cu126 torchvision==0.28.0+cu126 tensorflow[and-cuda]==2.21.0",
+    ]
+    assert "tensorflow==2.21.0" in lists[-1] and not {line for line in lists[-1] if line.startswith("nvidia-nccl")}
+    frozen = "nvidia-nccl-cu12==2.29.7\nnvidia-ml-py==13.615.71\nsix==1.17.0\n"
+    commands, lists = installing(cuda=12, download=tmp_path, settings=frozen)
+    assert commands[-1][0] == f"pip download --dest={tmp_path} --no-deps nvidia-nccl-cu12==2.29.7"
+
+
+def test_the_folder_for_another_machine_gets_the_pytorch_that_is_here(installing, tmp_path):
+    for installed, own in (("torch==2.13.0+cpu\n", True), ("torch==2.13.0\n", False)):
+        commands, lists = installing(download=tmp_path, settings=installed)
+        last = f"pip download --dest={tmp_path} --no-deps --index-url=https://download.pytorch.org/whl/cpu"
+        assert commands[-1][0].startswith(last) == own
+        assert ({"torch==2.13.0", "triton==3.7.1"} <= lists[-1]) != own
+        assert len(commands) == 1 + own
 
 
 # Both installers, into environments of a few small packages.
