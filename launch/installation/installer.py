@@ -40,6 +40,7 @@ class Installer:
         if self.lacks_torch(groups) and not self.install_own_build():
             print(" PyTorch's index cannot be reached: PyPI's build brings CUDA, 3 GB ...", end="", flush=True)
             self.sync(groups | {"torch-cuda13"})
+        shutil.rmtree(self.folder / "uv-cache", ignore_errors=True)
 
     def sync(self, groups: set[str]) -> None:
         """Install the packages of these groups; uv also removes all others.
@@ -65,7 +66,7 @@ class Installer:
         """Download the packages of these groups into a folder for machines without network."""
         into = ("download", f"--dest={folder}")
         installed = self.ask([self.python, "-m", "pip", "freeze"]).split()
-        if f"torch=={self.request.pins()['torch']}" in installed:  # PyPI's
+        if "torch" in groups and f"torch=={self.request.pins()['torch']}" in installed:  # PyPI's
             groups = groups | {"torch-cuda13"}
         self.do(*into, *self.listed("packages.txt", groups))
         if self.lacks_torch(groups):
@@ -116,7 +117,10 @@ class Installer:
         alone = alone and not self.request.wheels
         settings = {key: value for key, value in self.settings.items() if not alone or key in CONNECTION}
         if self.uv:
-            return self.run(Command((self.uv, "pip", *words), for_uv(settings), may_fail=may_fail))
+            offline = ["--no-index"] if settings.get("no-index", "0") != "0" else []  # uv has no variable for it
+            # What comes from a folder is not kept a second time.
+            cache = {"UV_CACHE_DIR": str(self.folder / "uv-cache")} if self.request.wheels else {}
+            return self.run(Command((self.uv, "pip", *words, *offline), for_uv(settings) | cache, may_fail=may_fail))
         variables = plan.offline(self.request) | (for_pip(settings) if alone else {})
         return self.run(Command((self.python, "-m", "pip", *words), variables, may_fail=may_fail))
 

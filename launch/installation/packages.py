@@ -31,7 +31,6 @@ UV = {
     "client-cert": ("SSL_CLIENT_CERT", ""),
     "proxy": ("ALL_PROXY", ""),
     "timeout": ("UV_HTTP_TIMEOUT", ""),
-    "no-index": ("UV_NO_INDEX", ""),
     "no-cache-dir": ("UV_NO_CACHE", ""),
 }
 
@@ -82,19 +81,17 @@ def as_lock(packages: Iterable[Package]) -> str:
 
 def pip_settings(listed: str) -> dict[str, str]:
     """Return setting -> value as `pip install` takes them, from what `pip config list` prints."""
-    found = dict(re.findall(r"^((?::env:|install|global)\.[\w-]+)=('.*'|\".*\")$", listed, re.MULTILINE))
-    places = ("global", "install", ":env:")  # the last one counts
-    return {
-        key: ast.literal_eval(found[f"{place}.{key}"]) for place in places for key in UV if f"{place}.{key}" in found
-    }
+    found = re.findall(r"^(?:(global)|(install)|(:env:))\.([\w-]+)=('.*'|\".*\")$", listed, re.MULTILINE)
+    places = sorted(found, key=lambda one: one[:3], reverse=True)  # the last one counts
+    return {key: ast.literal_eval(value) for *_, key, value in places}
 
 
 def for_uv(settings: dict[str, str]) -> dict[str, str]:
     """Return uv's variables that mean what pip's settings do; uv itself ignores pip's."""
     variables = {"UV_INDEX_STRATEGY": "unsafe-best-match"}  # the newest of all indexes, as pip; hashes decide
-    for key, value in settings.items():
-        name, separator = UV[key]
-        variables[name] = separator.join(value.split()) if separator else value
+    for key, (name, separator) in UV.items():
+        if settings.get(key):
+            variables[name] = separator.join(settings[key].split()) if separator else settings[key]
     return variables
 
 

@@ -148,6 +148,13 @@ def check_needs(works: Sequence[Work]) -> None:
     for request, machine in ((work.request, work.machine) for work in works):
         if request.wheels and not request.wheels.is_dir():
             raise UserError(f"WHEELS names no folder. Received: {request.wheels}. Fill one: make wheels WHEELS=DIR")
+        others = sorted(request.wheels.glob("numpy-*.whl")) if request.wheels else []
+        python = f"cp3{sys.version_info.minor}"
+        if others and not any(f"-{python}-" in wheel.name for wheel in others):
+            problem = (
+                f"the wheels are for another Python. Received: {others[0].name}, Python 3.{sys.version_info.minor}"
+            )
+            raise UserError(f"{problem}. Use theirs: make setup WHEELS={request.wheels} PYTHON=PATH")
         if machine.wheel is None:
             check_build_tools()
         if machine.wheel is None and request.cuda == 12 and machine.toolkit is None:

@@ -196,6 +196,15 @@ def test_a_path_with_blanks_is_refused(tmp_path, monkeypatch, capsys):
     assert set_up.folders() == []
 
 
+def test_wheels_for_another_python_are_refused(set_up, tmp_path, capsys):
+    (tmp_path / "wheels").mkdir()
+    (tmp_path / "wheels" / "numpy-2.4.6-cp399-cp399-linux_x86_64.whl").touch()
+    assert set_up("--wheels", str(tmp_path / "wheels")) == 2
+    assert "are for another Python. Received: numpy-2.4.6-cp399-" in capsys.readouterr().err
+    (tmp_path / "wheels" / f"numpy-2.4.6-cp3{sys.version_info.minor}-cp3-linux_x86_64.whl").touch()
+    assert set_up.makes("--wheels", str(tmp_path / "wheels")) == [".venv"]
+
+
 @pytest.mark.ci
 def test_an_empty_folder_of_wheels_is_one_line_and_never_half_used(set_up, tmp_path):
     (tmp_path / "wheels").mkdir()
