@@ -1,6 +1,7 @@
 # Set-up, training, tests. `make help` lists the targets.
 
-PYTHON ?= python3
+# For set-up: 3.11 to 3.13. Empty: python3, or the newest that will do.
+PYTHON ?=
 FRAMEWORK ?= torch
 NP ?= 2
 # 1: ranks may end and join while the others train.
@@ -30,10 +31,10 @@ export PATH := $(CURDIR)/.venv/bin:$(PATH)
 FOR_NODE = $(if $(NODE),--node "$(if $(filter %.toml,$(NODE)),$(abspath $(NODE)),$(NODE))")
 FOR_GPU = $(if $(filter 1,$(GPU)),--gpu) $(if $(filter 0,$(GPU)),--no-gpu) $(FOR_NODE)
 SINCE = $(if $(CHANGED),--changed "$(CHANGED)")
-SETUP = $(PYTHON) launch/setup.py $(if $(WHEELS),--wheels "$(WHEELS)") $(FOR_GPU)
+SETUP = $(or $(PYTHON),python3) launch/setup.py $(if $(WHEELS),--wheels "$(WHEELS)") $(FOR_GPU)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test test-ci test-all test-gpu fuzz mutations lint types bench parity smoke report clouds results wheels lock cloud-parsers extras gpu-build horovod-keras3 clean
+.PHONY: help setup train test test-ci test-all pythons test-gpu fuzz mutations lint types bench parity smoke report clouds results wheels lock cloud-parsers extras gpu-build horovod-keras3 clean
 
 help: ## list the targets
 	@echo "Targets:"
@@ -42,7 +43,7 @@ help: ## list the targets
 	@echo "  FRAMEWORK=torch|keras  NP=2  ELASTIC=1  ARGS=\"...\"  for train; ARGS for test, bench, parity too (make train ARGS=--help)"
 	@echo "  CHANGED=REV                            for test, test-ci: only those that depend on what differs (1: HEAD)"
 	@echo "  RUNS=\"runs/smoke\"  OUT=report.html      for report; DIST=build for horovod-keras3"
-	@echo "  FRAMEWORKS=\"torch keras\"  WHEELS=DIR  GPU=0|1  NODE=aws-g5  PYTHON=python3      for set-up"
+	@echo "  FRAMEWORKS=\"torch keras\"  WHEELS=DIR  GPU=0|1  NODE=aws-g5  PYTHON=python3.12      for set-up"
 
 setup: ## set up .venv: packages, MPI, Horovod (the first time Horovod is compiled)
 	@$(SETUP) --frameworks "$(or $(FRAMEWORKS),torch keras)"
@@ -64,6 +65,10 @@ test-ci: ## what CI runs after them: more ranks, Slurm, several hosts, a browser
 test-all: ## all tests, with the longer ones
 	@$(SETUP) --frameworks "$(FRAMEWORKS)" --dev
 	@.venv/bin/python tests/run.py all $(ARGS)
+
+pythons: ## set up, train and test by Python 3.12 and 3.13, from empty clones (part of test-all; 8 GB of disk for a while)
+	@$(SETUP) --frameworks "$(FRAMEWORKS)" --dev
+	@.venv/bin/python tests/run.py all tests/test_pythons.py $(ARGS)
 
 test-gpu: ## the tests for a machine with an NVIDIA GPU (FRAMEWORKS=torch, WHEELS=DIR as for set-up)
 	@$(SETUP) --frameworks "$(FRAMEWORKS)" --dev
@@ -114,10 +119,11 @@ results: ## write the tables of results in README.md and analysis/RESULTS.md (AR
 
 wheels: ## fill WHEELS=DIR for `make setup WHEELS=DIR` on a machine without network
 	@test -n "$(WHEELS)" || { echo "make wheels: name the folder: make wheels WHEELS=DIR" >&2; exit 2; }
-	@$(PYTHON) launch/setup.py $(FOR_GPU) --frameworks "$(or $(FRAMEWORKS),torch keras)" --fill-wheels "$(WHEELS)"
+	@$(or $(PYTHON),python3) launch/setup.py $(FOR_GPU) --frameworks "$(or $(FRAMEWORKS),torch keras)" --fill-wheels "$(WHEELS)"
 
-lock: ## write launch/installation/requirements/ anew from what is installed in .venv
-	@.venv/bin/python -m launch.installation.lock
+lock: ## write launch/installation/lock.txt anew from pyproject.toml (ARGS="--upgrade" or "--upgrade-package NAME")
+	@$(SETUP) --frameworks "$(FRAMEWORKS)"
+	@.venv/bin/python -m launch.installation.lock $(ARGS)
 
 cloud-parsers: ## .venv.clouds: SkyPilot and ParallelCluster, whose own parsers tests ask about rendered files
 	@$(SETUP) --frameworks "$(FRAMEWORKS)"
@@ -127,18 +133,17 @@ cloud-parsers: ## .venv.clouds: SkyPilot and ParallelCluster, whose own parsers 
 
 extras: ## .venv.extras: MLflow, ONNX and Parquet, for tests of what is exported for them
 	@$(SETUP) --frameworks "$(FRAMEWORKS)"
-	@test -x .venv.extras/bin/python || .venv/bin/python -m venv --without-pip .venv.extras
-	@.venv/bin/python -m pip --python .venv.extras/bin/python install --quiet --no-deps --no-compile \
+	@.venv/bin/python -m pip install --quiet --upgrade --target .venv.extras --no-deps --no-compile --require-hashes \
 	  -r tests/support/extras.txt
 
 gpu-build: ## build and try Horovod for GPUs in a folder of its own, then remove it (FRAMEWORK; 5 minutes, 7 GB)
 	@place=$$(mktemp -d) && trap 'rm -rf "$$place"' EXIT && git clone --quiet . "$$place/clone" && cd "$$place/clone" && \
-	  HOROVOD_TWINS_CACHE="$$place/cache" $(PYTHON) launch/setup.py --gpu $(FOR_NODE) --frameworks $(FRAMEWORK) && \
+	  HOROVOD_TWINS_CACHE="$$place/cache" $(or $(PYTHON),python3) launch/setup.py --gpu $(FOR_NODE) --frameworks $(FRAMEWORK) && \
 	  tail -n 1 .venv/horovod-twins/setup.log && du -sh .venv
 
 horovod-keras3: ## a wheel, in DIST (default: build), of the Keras 3 optimizer alone; it needs no set-up
 	@place=$$(mktemp -d) && trap 'rm -rf "$$place"' EXIT && cp LICENSE keras_impl/horovod_keras3/*.* "$$place" && \
-	  $(PYTHON) -m pip wheel --quiet --no-deps --wheel-dir "$(DIST)" \
+	  $(or $(PYTHON),python3) -m pip wheel --quiet --no-deps --wheel-dir "$(DIST)" \
 	  $(if $(WHEELS),--no-index --find-links "$(WHEELS)") "$$place"
 
 clean: ## remove .venv and what tools left (runs/ and the user's cache stay)

@@ -14,7 +14,7 @@ EXIT_CODE_INTERRUPTED = 130  # 128 + SIGINT, the convention of shells
 
 
 # Packages in the base environment that its own list lacks would be refused by `make lock`.
-HOW_TO_GET_EXTRAS = "Run `make extras`, and this command with PYTHONPATH=.venv.extras/lib/python3.11/site-packages"
+HOW_TO_GET_EXTRAS = "Run `make extras`, and this command with PYTHONPATH=.venv.extras"
 
 
 LONGEST_MESSAGE = 2000  # characters

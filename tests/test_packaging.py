@@ -55,7 +55,7 @@ def test_the_wheel_holds_every_file_of_the_packages_and_no_other(wheel):
     with zipfile.ZipFile(wheel) as archive:
         packed = {name for name in archive.namelist() if ".dist-info/" not in name}
     expected = {path for path in project_files() if path.split("/")[0] in FOLDERS}
-    assert {"launch/sites/slurm.toml", "launch/installation/requirements/base.txt"} <= expected
+    assert {"launch/sites/slurm.toml", "launch/installation/lock.txt"} <= expected
     assert packed == expected
 
 
@@ -64,8 +64,8 @@ def test_an_installed_wheel_needs_no_clone(wheel, tmp_path):
     """In an empty environment that sees this one's packages but not its editable project."""
     environment = tmp_path / "environment"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(environment)], check=True)
-    packages = environment / "lib" / "python3.11" / "site-packages"
-    there = Path(sys.prefix, "lib", "python3.11", "site-packages")
+    packages = environment / "lib" / f"python3.{sys.version_info.minor}" / "site-packages"
+    there = Path(sys.prefix, "lib", f"python3.{sys.version_info.minor}", "site-packages")
     for path in there.iterdir():
         if not re.match(r"__editable__|horovod_twins|_virtualenv|distutils-precedence", path.name):
             (packages / path.name).symlink_to(path)

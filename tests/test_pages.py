@@ -49,7 +49,7 @@ SCRIPTS = {
     "tests/mutations/run.py": "tests/mutations/test_mutations.py",
     "tests/run.py": "tests/test_run.py",
 }
-MODULES = {"launch.installation.lock": "writes what is installed; tests/launch/installation/test_setup.py reads it"}
+MODULES = {"launch.installation.lock": "writes what is locked; tests/launch/installation/test_packages.py calls it"}
 TOOLS = ("pytest", "mypy", "ruff", "pip", "venv")  # of others, started by make
 
 

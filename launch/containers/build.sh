@@ -4,7 +4,7 @@
 #   build.sh project cpu|gpu FRAMEWORKS [REVISION]   set-up in /opt/horovod-twins: packages, MPI, Horovod compiled
 #   build.sh runtime                                 what running needs: Python, ssh, a user other than root
 # FRAMEWORKS is "torch keras", torch or keras. For gpu, PyTorch alone gets CUDA 13, both or TensorFlow get CUDA 12.
-# Versions are in launch/installation/requirements/. A folder `wheels` in the project (make wheels WHEELS=wheels) is the
+# Versions are in launch/installation/lock.txt. A folder `wheels` in the project (make wheels WHEELS=wheels) is the
 # only source of packages if it is there.
 set -euo pipefail
 
@@ -40,7 +40,8 @@ project() { # cpu|gpu FRAMEWORKS REVISION
   find . -name __pycache__ -prune -exec rm -r {} +
   # What runs record as their source: there is no git in the image.
   printf '{"manifest": {"revision": "%s", "files": []}}\n' "$revision" > staged.json
-  HOROVOD_TWINS_CACHE=/tmp/cache PIP_NO_CACHE_DIR=1 \
+  # Users of the image cannot write bytecode.
+  HOROVOD_TWINS_CACHE=/tmp/cache PIP_NO_CACHE_DIR=1 UV_COMPILE_BYTECODE=1 \
     python3 launch/setup.py --frameworks "$frameworks" "${options[@]}"
   rm -rf /tmp/cache wheels
   .venv/bin/python -m compileall -q common torch_impl keras_impl launch analysis

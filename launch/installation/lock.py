@@ -1,112 +1,148 @@
-"""Write `launch/installation/requirements/*.txt`: the exact version of every package that set-up installs.
+"""Write `launch/installation/lock.txt`: every package that set-up installs, by version and SHA-256.
 
-    make lock
+    make lock                                        keeps versions that suit pyproject.toml
+    make lock ARGS="--upgrade-package numpy"         or --upgrade: all; further words go to `uv pip compile`
 
-The needs are read from pyproject.toml, the versions from the environment that runs this (`.venv`), so to update a
-version: change pyproject.toml, `pip install` the new version into `.venv`, run the tests, `make lock`.
-A package that several sets need is in each of their files, with the same version. The environment has to be one for
-the CPU with all of them; one with extras that set-up never installs may hold versions that only they ask for.
+uv resolves the needs of pyproject.toml once, from what PyPI has, for all Pythons of `requires-python`. PyTorch's build
+for the CPU is not on PyPI: its wheels are hashed where pip's settings name a local folder that has them; elsewhere
+their entry stays. `tests/support/extras.txt` is locked after it: the extras, with what they need beside these packages.
 """
 
+import os
 import re
+import subprocess
 import sys
+import tempfile
 import tomllib
-from collections.abc import Mapping, Sequence
-from importlib import metadata
-
-from packaging.requirements import Requirement
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from pathlib import Path
 
 from common.errors import UserError
 from common.utils.command_line import run_command
 from common.utils.paths import ROOT
-from launch.installation.plan import CUDA_PACKAGES
+from launch.installation.packages import Package, as_lock, for_uv, is_cuda, local_folders, pins, pip_settings, read_lock
 
-FOLDER = ROOT / "launch" / "installation" / "requirements"
-HEADER = "# {title}.\n# Written by `make lock` from pyproject.toml and the tried environment; do not edit by hand.\n"
+FILE = ROOT / "launch" / "installation" / "lock.txt"
+FOR_TESTS = ROOT / "tests" / "support" / "extras.txt"
 EXTRAS = ("mlflow", "onnx", "parquet")  # never installed by set-up
-TITLES = {
-    "base": "Run-time packages of the project, MPI and the tools that build Horovod",
-    "torch": "PyTorch (the CPU build; on a GPU machine the normal one, which brings its CUDA packages along)",
-    "tensorflow": "TensorFlow (on a GPU machine `tensorflow` takes the place of `tensorflow-cpu`)",
-    "dev": "Tools for tests, lint and types",
+GROUPS = ("torch", "tensorflow", "dev", "cuda12", "nvcc", "installer")  # extras; what is always needed is `base`
+# Groups of the frameworks' builds, apart from what these need; PyPI's PyTorch is for CUDA 13, its torchvision for any.
+BUILDS = {
+    "torch": {"torch-cuda13"},
+    "torchvision": {"torch-cuda13", "torch-cpu"},
+    "tensorflow-cpu": {"tensorflow-cpu"},
+    "tensorflow": {"tensorflow-cuda12"},
 }
+# TensorFlow for the CPU has wheels for this alone. Others get the same versions, as far as there are wheels.
+PLACE = "platform_machine == 'x86_64' and platform_python_implementation == 'CPython' and sys_platform == 'linux'"
 
 
 def main() -> None:
-    """Write the four lock files.
+    """Write both files.
 
     Raises:
-        UserError: the environment has extras or CUDA, or lacks a package.
+        UserError: the needs contradict each other, or no index answers.
     """
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"]
-    refuse_extras(extras)
-    refuse_cuda()
-    roots = {
-        "base": project["dependencies"] + extras["horovod"],
-        "torch": extras["torch"],
-        "tensorflow": extras["tensorflow"],
-        "dev": extras["dev"],
-    }
-    for name, pins in {name: closure(needs) for name, needs in roots.items()}.items():  # all, before any is written
-        lines = [f"{package}=={version}\n" for package, version in sorted(pins.items())]
-        (FOLDER / f"{name}.txt").write_text(HEADER.format(title=TITLES[name]) + "".join(lines), encoding="utf-8")
-        print(f"launch/installation/requirements/{name}.txt: {len(pins)} packages")
+    listed = subprocess.run([sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True, check=True)
+    settings = pip_settings(listed.stdout)
+    public = {key: value for key, value in settings.items() if key not in ("find-links", "extra-index-url")}
+    resolver = Resolver(pythons=project["requires-python"], variables=for_uv(public), words=sys.argv[1:])
+
+    needs = {"base": project["dependencies"] + extras["horovod"], **{group: extras[group] for group in GROUPS}}
+    before = read_lock(FILE)
+    found = resolver.resolve([need for group in needs.values() for need in group], before)
+    known = pins(found)
+    reached = {group: pins(resolver.resolve(wanted, known=known)) for group, wanted in needs.items()}
+    lock = [
+        replace(one, groups=groups_of(one.name, {name for name in reached if one.name in reached[name]}))
+        for one in found
+    ]
+    lock += cpu_builds(found, before, local_folders(settings))
+    wanted = [*(need for extra in EXTRAS for need in extras[extra]), "onnxruntime"]
+    others = [one for one in resolver.resolve(wanted, read_lock(FOR_TESTS), known) if one.name not in known]
+    beside = [replace(one, groups=frozenset({"extras"})) for one in others]
+    for path, packages in {FILE: lock, FOR_TESTS: beside}.items():
+        path.write_text(as_lock(packages), encoding="utf-8")
+        print(f"{path.relative_to(ROOT)}: {len(packages)} packages")
 
 
-def refuse_extras(extras: Mapping[str, Sequence[str]]) -> None:
-    """Raise UserError if a package of `EXTRAS` is installed here."""
-    here = {one.name.lower() for one in metadata.distributions()}
-    found = [need for extra in EXTRAS for need in extras[extra] if Requirement(need).name in here]
-    if found:
-        raise UserError(
-            f"the environment has extras, which the lock files must not see. Received: {', '.join(found)}. "
-            "Lock from one that `make setup` made and nothing was added to"
-        )
+def groups_of(name: str, reached: set[str]) -> frozenset[str]:
+    """Return the groups of a package, from the needs that lead to it."""
+    if is_cuda(name):
+        return frozenset({"torch": "torch-cuda13"}.get(group, group) for group in reached)
+    return frozenset(BUILDS.get(name, reached - {"cuda12"}))  # TensorFlow's builds need the same, but for CUDA
 
 
-def refuse_cuda() -> None:
-    """Raise UserError if this environment is for GPUs: the lock files are those of the CPU builds."""
-    here = {one.name.lower() for one in metadata.distributions()}
-    found = sorted(name for name in here - {"nvidia-ml-py"} if name.startswith(CUDA_PACKAGES))  # which asks the driver
-    if found:
-        raise UserError(
-            f"the environment is for GPUs, the lock files are not. Received: {', '.join(found[:3])}. "
-            "Lock from a clone that `make setup GPU=0` made"
-        )
+@dataclass(frozen=True, kw_only=True)
+class Resolver:
+    """uv, for these Pythons (">=3.11,<3.14"), with these variables and words of its own."""
+
+    pythons: str
+    variables: Mapping[str, str]
+    words: Sequence[str]
+
+    def resolve(
+        self, needs: Sequence[str], before: Iterable[Package] = (), known: Mapping[str, str] | None = None
+    ) -> list[Package]:
+        """Return what needs come to.
+
+        Args:
+            needs: as in pyproject.toml.
+            before: packages whose versions and hashes are kept where they will do.
+            known: versions that are fixed.
+
+        Raises:
+            UserError: there is no such set of versions, or it is not the same for all Pythons.
+        """
+        terms = [f"python_full_version {term}" for term in re.sub(r"([\d.]+)", r" '\1'", self.pythons).split(",")]
+        kept = "".join(str(package) for package in before if "+" not in package.version)
+        fixed = "".join(f"{name}=={version}\n" for name, version in (known or {}).items())
+        with tempfile.TemporaryDirectory() as name:
+            for file, text in {
+                "pyproject.toml": f'[tool.uv]\nenvironments = ["{" and ".join([*terms, PLACE])}"]\n',
+                "needs.in": "\n".join(needs),
+                "known.txt": fixed,
+                "lock.txt": kept,
+            }.items():
+                Path(name, file).write_text(text, encoding="utf-8")
+            command = [str(Path(sys.prefix, "bin", "uv")), "pip", "compile", "--quiet", "--universal", "--no-annotate"]
+            command += [
+                f"--python-version={re.findall(r'[0-9.]+', self.pythons)[0]}",
+                "--only-binary=:all:",
+                *self.words,
+            ]
+            command += ["--generate-hashes", "--constraints=known.txt", "--output-file=lock.txt", "needs.in"]
+            done = subprocess.run(
+                command, cwd=name, env=os.environ | self.variables, capture_output=True, text=True, check=False
+            )
+            if done.returncode != 0:
+                raise UserError(f"uv finds no versions that suit all. Received: {' '.join(done.stderr.split())[:600]}")
+            text = Path(name, "lock.txt").read_text(encoding="utf-8")
+        entries = re.findall(r"^([\w.-]+)==(\S+) ; (.*?) \\\n((?: +--hash=.*\n)+)", text, re.MULTILINE)
+        for name, _, marker, _ in entries:
+            if re.findall(r"python_full_version \S+ '[\d.]+'", marker) != terms[1:]:
+                raise UserError(f"one lock is for all Pythons. Received: {name} ; {marker}. Fix it in pyproject.toml")
+        return [
+            Package(name=name, version=version, hashes=tuple(re.findall(r"--hash=(\S+)", hashes)))
+            for name, version, _, hashes in entries
+        ]
 
 
-def closure(needs: list[str]) -> dict[str, str]:
-    """Return name -> installed version of the needed packages and of all they need in this environment."""
-    pins: dict[str, str] = {}
-    todo = [Requirement(need) for need in needs]
-    seen: set[tuple[str, frozenset[str]]] = set()
-    while todo:
-        need = todo.pop()
-        name = re.sub(r"[-_.]+", "-", need.name).lower()
-        if (name, frozenset(need.extras)) in seen:
-            continue
-        seen.add((name, frozenset(need.extras)))
-        try:
-            found = metadata.distribution(name)
-        except metadata.PackageNotFoundError:
-            raise UserError(
-                f"the environment lacks a package. Received: none of {name}. Install all: "
-                'make lint FRAMEWORKS="torch keras"'
-            ) from None
-        pins[name] = found.version.split("+")[0]  # "2.13.0+cpu": which build it is, set-up decides
-        for line in found.requires or []:
-            further = Requirement(line)
-            if applies(further, need.extras):
-                todo.append(further)
-    return pins
-
-
-def applies(need: Requirement, extras: set[str]) -> bool:
-    """Return whether a dependency is wanted here, given the extras that were asked for."""
-    if need.marker is None:
-        return True
-    return any(need.marker.evaluate({"extra": extra}) for extra in extras or {""})
+def cpu_builds(found: Iterable[Package], before: Iterable[Package], folders: Iterable[Path]) -> list[Package]:
+    """Return the entry of PyTorch's build for the CPU, by the wheels at hand; without any the entry as it was."""
+    (torch,) = (package for package in found if package.name == "torch")
+    version = f"{torch.version}+cpu"
+    wheels = [wheel for folder in folders for wheel in sorted(folder.glob(f"torch-{version}-*.whl"))]
+    hashes = {f"sha256:{sha256(wheel.read_bytes()).hexdigest()}" for wheel in wheels}
+    hashes.update(
+        one for package in before if (package.name, package.version) == ("torch", version) for one in package.hashes
+    )
+    entry = replace(torch, version=version, groups=frozenset({"torch-cpu"}), hashes=tuple(sorted(hashes)))
+    return [entry] if hashes else []
 
 
 if __name__ == "__main__":

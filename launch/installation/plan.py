@@ -10,19 +10,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from launch.installation import horovod_source, horovod_wheel
+from launch.installation import horovod_source, horovod_wheel, packages
 from launch.installation.cuda import NAMES, ONLY, Environment, Toolkit
 
 FRAMEWORKS = ("torch", "keras")
-CPU_INDEX = "https://download.pytorch.org/whl/cpu"
-CUDA_12_BUILD = "cu126"  # PyTorch's only build for CUDA 12; the one for CUDA 13 is on PyPI
-CUDA_12_INDEX = f"https://download.pytorch.org/whl/{CUDA_12_BUILD}"
+# PyTorch's builds that PyPI has not, by CUDA's major version; the one for CUDA 13 is on PyPI.
+TORCH_BUILDS = {None: "cpu", 12: "cu126"}
+TORCH_INDEX = "https://download.pytorch.org/whl"
 TRIAL_SECONDS = 300  # a GPU whose driver hangs never answers
-CUDA_PACKAGES = ("nvidia-", "cuda-", "triton")
-# PyPI has CUDA's compiler for CUDA 13 alone. It is of the same release as PyTorch's own CUDA.
-PIP_TOOLKIT = (
-    "nvidia-cuda-nvcc", "nvidia-cuda-crt", "nvidia-nvvm", "nvidia-cuda-cccl", "nvidia-cuda-runtime", "nvidia-nvtx",
-)  # fmt: skip
 # What a program of the environment prints of the CUDA that a framework was built for.
 ASK_CUDA = {
     "torch": "import torch; print(torch.version.cuda)",
@@ -62,9 +57,13 @@ class Request:
         return str(self.venv / "bin" / "python")
 
     @property
-    def lock_files(self) -> Path:
-        """The folder of the pinned versions."""
-        return self.root / "launch" / "installation" / "requirements"
+    def lock(self) -> Path:
+        """The file of the pinned versions."""
+        return self.root / "launch" / "installation" / "lock.txt"
+
+    def pins(self, *groups: str) -> dict[str, str]:
+        """Return name -> version of the packages of these groups, or of all."""
+        return packages.pins(one for one in packages.read_lock(self.lock) if not groups or one.groups & {*groups})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,6 +86,7 @@ class Command:
         folder: where it runs, if not in the clone
         programs: a folder of programs that come next after the environment's own
         tries: it tries the new Horovod
+        may_fail: nothing is said then
         seconds: after which it is ended
         remedy: what to do if it fails; without it, what its output suggests
     """
@@ -97,6 +97,7 @@ class Command:
     folder: Path | None = None
     programs: Path | None = None
     tries: bool = False
+    may_fail: bool = False
     seconds: int | None = None
     remedy: str = ""
 
@@ -122,38 +123,20 @@ class Step:
 def plan(request: Request, *, machine: Machine) -> list[Step]:
     """Return the steps that bring the environment to what is asked for. Steps that find their work done are quick."""
     steps = [] if machine.has_venv else [venv_step(request)]
-    steps.append(Step("installing MPI, CMake and the base packages", "about 20 s", (install(request, "base"),)))
-    if "torch" in request.frameworks:
-        steps.append(torch_step(request))
-    if "keras" in request.frameworks:
-        steps.append(tensorflow_step(request))
-    if request.dev:
-        steps.append(Step("installing the tools for tests, lint and types", "about 10 s", (install(request, "dev"),)))
+    steps.append(packages_step(request))
     steps.append(horovod_step(request, machine))
     steps.append(project_step(request, machine))
     return steps
 
 
-def pins(lock_files: Path) -> dict[str, str]:
-    """Return package name -> version from all lock files."""
-    return {name: version for path in sorted(lock_files.glob("*.txt")) for name, version in read_pins(path).items()}
-
-
-def read_pins(path: Path) -> dict[str, str]:
-    """Return package name -> version from one lock file."""
-    lines = path.read_text(encoding="utf-8").splitlines()
-    return dict(line.split("==", maxsplit=1) for line in lines if line and not line.startswith("#"))
-
-
 def pip(request: Request, *args: str, installs: bool = False) -> Command:
     """Return a pip command; with a folder of wheels it asks no network."""
-    offline = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(request.wheels)} if request.wheels else {}
-    return Command((request.python, "-m", "pip", *args), offline, installs=installs)
+    return Command((request.python, "-m", "pip", *args), offline(request), installs=installs)
 
 
-def install(request: Request, name: str) -> Command:
-    """Return the command that installs one lock file."""
-    return pip(request, "install", "-r", str(request.lock_files / f"{name}.txt"), installs=True)
+def offline(request: Request) -> dict[str, str]:
+    """Return the variables by which pip takes a folder of wheels alone, if there is one."""
+    return {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(request.wheels)} if request.wheels else {}
 
 
 def venv_step(request: Request) -> Step:
@@ -166,65 +149,47 @@ def venv_step(request: Request) -> Step:
     )
 
 
-def torch_step(request: Request) -> Step:
-    """Install PyTorch, in the build without CUDA or in one with it, which brings CUDA's packages along."""
-    if request.cuda:
-        command = pip(request, "install", *torch_with_cuda(request), installs=True)
-        return Step("installing PyTorch with CUDA", "a few gigabytes", (command, check_cuda("torch", request)))
-    actions: tuple[Command | Call, ...] = (install(request, "torch"),)
-    if not request.wheels:
-        words = f"ask pip, without downloading: would torch bring CUDA packages? Then take it from {CPU_INDEX}"
-        actions = (Call("avoid_cuda", words), *actions)
-    return Step("installing PyTorch", "about 200 MB", actions)
+def packages_step(request: Request) -> Step:
+    """Install what the lock has, and PyTorch's builds that PyPI has not, from its own index."""
+    words = [f"uv pip sync, else pip install --require-hashes: {' '.join(sorted(groups(request)))} of {request.lock}"]
+    if "torch" in request.frameworks and request.cuda in TORCH_BUILDS:
+        wanted = " ".join(own_builds(request))
+        place = (
+            str(request.wheels) if request.wheels else f"a local folder of pip's settings, else {own_index(request)}"
+        )
+        words.append(f"{wanted} from {place}")
+        words += ["what CUDA that names"] * bool(request.cuda)
+    checks = [check_cuda(framework, request) for framework in request.frameworks if request.cuda]
+    size = "a few gigabytes" if request.cuda else "about 650 MB"
+    return Step("installing packages", size, (Call("install_packages", "; ".join(words)), *checks))
 
 
-def torch_with_cuda(request: Request) -> list[str]:
-    """Return pip's arguments for PyTorch's build with CUDA.
-
-    "===" takes the version as it is written: with "==" pip prefers a build for the CPU, "2.13.0+cpu", if it sees one.
-    PyTorch's builds name the exact versions of CUDA's packages; `cuda13.txt` has those that are left open.
-    """
-    versions, lock = pins(request.lock_files), str(request.lock_files / "torch.txt")
-    if request.cuda == 13:
-        wanted = [f"{name}==={versions[name]}" for name in ("torch", "torchvision")]
-        return ["-c", lock, "-c", str(request.lock_files / "cuda13.txt"), *wanted]
-    wanted = [f"{name}=={versions[name]}+{CUDA_12_BUILD}" for name in ("torch", "torchvision")]
-    return ["--extra-index-url", CUDA_12_INDEX, "-c", lock, *wanted]
+def groups(request: Request) -> set[str]:
+    """Return the groups of the lock that an environment needs, wherever PyTorch comes from."""
+    found = {"base", "dev"} if request.dev else {"base"}
+    if "torch" in request.frameworks:
+        found |= {"torch", "torch-cuda13", "nvcc"} if request.cuda == 13 else {"torch"}
+    if "keras" in request.frameworks:
+        found |= {"tensorflow", "tensorflow-cuda12" if request.cuda else "tensorflow-cpu"}
+        if request.cuda and "torch" not in request.frameworks:  # else PyTorch names the versions for both
+            found.add("cuda12")
+    return found
 
 
-def tensorflow_with_cuda(request: Request) -> list[str]:
-    """Return pip's arguments for TensorFlow with its CUDA packages; beside PyTorch's, those that PyTorch names suit."""
-    version, locks = pins(request.lock_files)["tensorflow-cpu"], ["tensorflow"]
-    if "torch" not in request.frameworks:
-        locks.append("cuda12")
-    constraints = [word for lock in locks for word in ("-c", str(request.lock_files / f"{lock}.txt"))]
-    return [*constraints, f"tensorflow[and-cuda]=={version}"]
+def own_builds(request: Request) -> list[str]:
+    """Return what PyTorch's own index has to bring."""
+    versions = request.pins()
+    return [f"{name}=={versions[name]}+{TORCH_BUILDS[request.cuda]}" for name in ("torch", "torchvision")]
+
+
+def own_index(request: Request) -> str:
+    """Return PyTorch's own index for a build."""
+    return f"{TORCH_INDEX}/{TORCH_BUILDS[request.cuda]}"
 
 
 def check_cuda(framework: str, request: Request) -> Call:
     """Return the call that stops before minutes of compiling if a framework came without this CUDA."""
     return Call("check_cuda", f"see that {NAMES[framework]} was built for CUDA {request.cuda}", framework)
-
-
-def torch_dry_run(request: Request, report: Path) -> Command:
-    """Return the command by which pip says what it would install, without downloading it."""
-    lock = str(request.lock_files / "torch.txt")
-    return pip(request, "install", "--dry-run", "--ignore-installed", "--quiet", "--report", str(report), "-r", lock)
-
-
-def torch_without_cuda(request: Request) -> Command:
-    """Return the command that installs PyTorch's CPU build from its own index; what it needs comes from PyPI after."""
-    versions = pins(request.lock_files)
-    wanted = [f"{name}=={versions[name]}+cpu" for name in ("torch", "torchvision")]
-    return pip(request, "install", "--no-deps", "--index-url", CPU_INDEX, *wanted, installs=True)
-
-
-def tensorflow_step(request: Request) -> Step:
-    """Install TensorFlow: for GPUs `tensorflow` with CUDA's packages in place of `tensorflow-cpu`."""
-    if not request.cuda:
-        return Step("installing TensorFlow", "about 300 MB", (install(request, "tensorflow"),))
-    command = pip(request, "install", *tensorflow_with_cuda(request), installs=True)
-    return Step("installing TensorFlow with CUDA", "a few gigabytes", (command, check_cuda("keras", request)))
 
 
 def horovod_step(request: Request, machine: Machine) -> Step:
@@ -244,9 +209,6 @@ def build_horovod(request: Request, machine: Machine) -> list[Command | Call]:
     actions: list[Command | Call] = []
     if request.cuda:
         cuda_home = machine.toolkit.home if machine.toolkit else horovod_wheel.pip_toolkit(request.venv)
-        if not machine.toolkit:
-            lock = str(request.lock_files / "cuda13.txt")
-            actions.append(pip(request, "install", "-c", lock, *PIP_TOOLKIT, installs=True))
         actions.append(Call("link_libraries", "name libnccl.so.2, and pip's libcudart.so.13, as the linker wants it"))
     settings = horovod_wheel.build_environment(
         venv=request.venv,
@@ -303,36 +265,14 @@ def trial(request: Request, machine: Machine, framework: str) -> Command:
     return Command(words, settings, tries=not machine.wheel, seconds=TRIAL_SECONDS, remedy=remedy)
 
 
-def wheels_step(request: Request, folder: Path, *, cpu_index: bool) -> Step:
-    """Fill a folder for set-ups without network: all packages, Horovod's source and the built wheel.
-
-    Args:
-        cpu_index: take PyTorch from its CPU index, because the usual one has the build with CUDA
-    """
-    into = ("download", "--only-binary", ":all:", "--dest", str(folder))
-    if request.cuda:
-        with_cuda = {"torch": torch_with_cuda, "keras": tensorflow_with_cuda}
-        # In one command, so that both frameworks get the same CUDA packages.
-        wanted = [["-r", str(request.lock_files / f"{name}.txt")] for name in ("base", "dev")]
-        wanted.append([word for framework in request.frameworks for word in with_cuda[framework](request)])
-        if request.cuda == 13:
-            wanted.append(["-c", str(request.lock_files / "cuda13.txt"), *PIP_TOOLKIT])
-    else:  # the lock files are complete, so nothing needs to be resolved
-        of_torch = ("torch", "torchvision") if cpu_index else ()
-        found = [read_pins(request.lock_files / f"{name}.txt") for name in lock_names(request)]
-        wanted = [["--no-deps", *(f"{n}=={v}" for n, v in part.items() if n not in of_torch)] for part in found]
-        if cpu_index:
-            builds = [f"{name}=={pins(request.lock_files)[name]}+cpu" for name in of_torch]
-            wanted.append(["--no-deps", "--index-url", CPU_INDEX, *builds])
-    actions: list[Command | Call] = [pip(request, *into, *arguments) for arguments in wanted]
-    actions += [download_horovod(request, folder), Call("copy_wheel", f"copy the built wheel to {folder / 'horovod'}")]
-    return Step(f"filling {folder.name}", "about 650 MB; several gigabytes with CUDA", tuple(actions))
-
-
-def lock_names(request: Request) -> list[str]:
-    """Return the names of the lock files that a request needs, and of the developers' tools."""
-    frameworks = {"torch": "torch", "keras": "tensorflow"}
-    return ["base", *(frameworks[framework] for framework in request.frameworks), "dev"]
+def wheels_step(request: Request, folder: Path) -> Step:
+    """Fill a folder for set-ups without network: all packages, Horovod's source and the built wheel."""
+    actions = (
+        Call("download_packages", f"pip download --require-hashes what is installed to {folder}"),
+        download_horovod(request, folder),
+        Call("copy_wheel", f"copy the built wheel to {folder / 'horovod'}"),
+    )
+    return Step(f"filling {folder.name}", "about 650 MB; several gigabytes with CUDA", actions)
 
 
 def gigabytes(request: Request, *, installed: tuple[str, ...], build: bool) -> float:

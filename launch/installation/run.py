@@ -1,6 +1,5 @@
 """Run the plan of set-up: run the commands, show progress, turn failures into one line that says what to do."""
 
-import json
 import os
 import re
 import shutil
@@ -18,10 +17,11 @@ from common.errors import UserError
 from launch.installation import horovod_source, horovod_wheel
 from launch.installation import plan as setup_plan
 from launch.installation.cuda import NAMES, Toolkit
+from launch.installation.installer import Installer
 from launch.installation.plan import Call, Command, Machine, Request, Step
 from launch.installation.state import SetupState, wait_for_lock
 
-# Output of pip, venv, CMake or the compiler (a regular expression), what it means, the remedy. First match counts.
+# Output of pip, uv, venv, CMake or the compiler (a regular expression), what it means, the remedy. First match counts.
 FAILURES = (
     (
         r"No space left on device|Disk quota exceeded",
@@ -41,16 +41,20 @@ FAILURES = (
     ),
     (
         r"Temporary failure in name resolution|NewConnectionError|ConnectionError|Connection refused|"
-        r"Network is unreachable|Read timed out|ProxyError|SSLError|NameResolutionError",
+        r"Network is unreachable|error sending request|Read timed out|ProxyError|SSLError|NameResolutionError",
         "a package index could not be reached",
         "Check the network or pip's settings (proxy, index), or set up without: make setup WHEELS=DIR",
     ),
     (
-        r"No matching distribution found for ([^\s]+)",
-        "pip finds no {0} for this machine",
+        r"(?:No matching distribution found for|there is no version of|Because) ([\w.-]+==[^\s]+)",
+        "there is no {0} for this machine",
         "See `pip config list` for a wrong index, and with WHEELS fill the folder on a machine of the same kind",
     ),
-    (r"DO NOT MATCH THE HASHES", "a download was damaged", "Try again"),
+    (
+        r"(?:Hash mismatch for `|DO NOT MATCH THE HASHES.*\n\s+)([\w.-]+==[^\s`]+)",
+        "{0} is not what lock.txt has: its SHA-256 differs",
+        "See `pip config list` for an index that has another file",
+    ),
 )
 
 
@@ -110,7 +114,7 @@ def only_builder(machine: Machine) -> Iterator[None]:
 
 def look_at_machine(request: Request, toolkit: Toolkit | None = None) -> Machine:
     """Return what the plan needs to know of this machine; `toolkit`: CUDA's compiler, if not pip's."""
-    pins = setup_plan.pins(request.lock_files)
+    pins = request.pins()
     pip_nvcc = pins["nvidia-cuda-nvcc"] if request.cuda == 13 else horovod_wheel.NO_COMPILER
     key = horovod_wheel.cache_key(
         pins=pins,
@@ -144,6 +148,13 @@ def check_needs(works: Sequence[Work]) -> None:
     for request, machine in ((work.request, work.machine) for work in works):
         if request.wheels and not request.wheels.is_dir():
             raise UserError(f"WHEELS names no folder. Received: {request.wheels}. Fill one: make wheels WHEELS=DIR")
+        others = sorted(request.wheels.glob("numpy-*.whl")) if request.wheels else []
+        python = f"cp3{sys.version_info.minor}"
+        if others and not any(f"-{python}-" in wheel.name for wheel in others):
+            problem = (
+                f"the wheels are for another Python. Received: {others[0].name}, Python 3.{sys.version_info.minor}"
+            )
+            raise UserError(f"{problem}. Use theirs: make setup WHEELS={request.wheels} PYTHON=PATH")
         if machine.wheel is None:
             check_build_tools()
         if machine.wheel is None and request.cuda == 12 and machine.toolkit is None:
@@ -193,8 +204,8 @@ class Runner:
                 raise
             print(f" {spell(time.monotonic() - started)}", flush=True)
 
-    def run(self, command: Command) -> None:
-        """Run one command, its output into the log; raise UserError if it fails."""
+    def run(self, command: Command) -> bool:
+        """Run one command, its output into the log; return whether it succeeds, or raise UserError if it must."""
         if command.installs:
             self.state.installing.touch()
         with self.state.log.open("a", encoding="utf-8") as log:
@@ -217,10 +228,11 @@ class Runner:
                     f"a command does not end: {command.args[-1]}. Received: nothing for {command.seconds} s. If "
                     f"`nvidia-smi` hangs, too, restart its driver. All output: {self.state.log}"
                 ) from None
-        if code != 0:
+        if code != 0 and not command.may_fail:
             self.fail(start_of_output, self.set_apart() if command.tries else command.remedy)
         if command.installs:
             self.state.installing.unlink()
+        return code == 0
 
     def wait(self, process: subprocess.Popen[bytes], *, seconds: float | None = None) -> int:
         """Wait for a command; when interrupted or after so many seconds, end it and all that it started."""
@@ -239,12 +251,12 @@ class Runner:
         remedy = remedy or f"{usual}, then run the same again"
         raise UserError(f"{what}. {remedy}. All output: {self.state.log}")
 
-    def ask(self, args: list[str]) -> str:
+    def ask(self, args: list[str], *, logged: bool = True) -> str:
         """Return what a program of the environment prints; raise UserError if it fails."""
         settings = environment(self.request.venv)
         done = subprocess.run(args, capture_output=True, text=True, env=settings, check=False)
         with self.state.log.open("a", encoding="utf-8") as log:
-            print(f"\n$ {' '.join(args)}\n{done.stdout}{done.stderr}", file=log)
+            print(f"\n$ {' '.join(args)}\n{done.stdout if logged else ''}{done.stderr}", file=log)
             if done.returncode != 0:
                 what, remedy = explain(done.stderr)
                 raise UserError(f"{what}. {remedy}, then run the same again. All output: {self.state.log}")
@@ -252,17 +264,21 @@ class Runner:
 
     # The calls of the plan.
 
-    def avoid_cuda(self) -> None:
-        """Install PyTorch from its CPU index if the usual index would bring CUDA packages along."""
-        if self.cuda_would_come():
-            self.run(setup_plan.torch_without_cuda(self.request))
+    def installer(self) -> Installer:
+        """Return what installs packages with the programs of the environment."""
+        return Installer(self.request, self.state.folder, self.run, self.ask)
 
-    def cuda_would_come(self) -> bool:
-        """Ask pip what the lock file of PyTorch would bring here; nothing is downloaded for the answer."""
-        report = self.state.folder / "torch-report.json"
-        self.run(setup_plan.torch_dry_run(self.request, report))
-        names = [part["metadata"]["name"].lower() for part in json.loads(report.read_text(encoding="utf-8"))["install"]]
-        return any(name.startswith(setup_plan.CUDA_PACKAGES) for name in names)
+    def install_packages(self) -> None:
+        """Install all packages: by uv where there is one or pip can get it, else by pip."""
+        self.state.installing.touch()
+        self.installer().install()
+        self.state.installing.unlink()
+
+    def download_packages(self) -> None:
+        """Put the wheels of all packages into the folder for machines without network."""
+        assert self.wheels_folder
+        installer = self.installer()
+        installer.download(self.wheels_folder, installer.groups() | {"dev", "installer"})
 
     def check_cuda(self, framework: str) -> None:
         """Stop if a framework came without CUDA or with another major version."""
@@ -317,7 +333,7 @@ def environment(venv: Path, programs: Path | None = None) -> dict[str, str]:
 
     Set-up works on this machine alone, also within a job, whose variables would lead mpirun to others.
     """
-    left_out = ("PYTHONPATH", "PYTHONHOME", "SLURM_", "PMI_", "PMIX_")
+    left_out = ("PYTHONPATH", "PYTHONHOME", "PYTHONDONTWRITEBYTECODE", "SLURM_", "PMI_", "PMIX_")
     settings = {name: value for name, value in os.environ.items() if not name.startswith(left_out)}
     folders = [str(venv / "bin"), *([str(programs)] if programs else []), settings.get("PATH", os.defpath)]
     return settings | {
@@ -359,5 +375,4 @@ def fill_wheels(request: Request, state: SetupState, folder: Path, toolkit: Tool
         raise UserError(f"the folder for the wheels cannot be made: {error}. Name another one in WHEELS") from None
     runner = Runner(request, state, look_at_machine(request, toolkit))
     runner.wheels_folder = folder
-    cpu_index = not request.cuda and runner.cuda_would_come()
-    runner.run_all([setup_plan.wheels_step(request, folder, cpu_index=cpu_index)])
+    runner.run_all([setup_plan.wheels_step(request, folder)])

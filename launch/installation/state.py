@@ -13,6 +13,7 @@ import hashlib
 import json
 import os
 import shutil
+import sys
 import tomllib
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
@@ -190,7 +191,8 @@ def wait_for_lock(descriptor: int, why: str) -> None:
 def place(request: Request) -> dict[str, Any]:
     """Return what an environment is bound to: its programs hold its absolute path, its packages the kind of machine."""
     cuda = {"cuda": request.cuda, "capabilities": list(request.capabilities)} if request.cuda else {}
-    return {"root": str(request.root.resolve()), "gpu": bool(request.cuda), **cuda}
+    python = ".".join(map(str, sys.version_info[:2]))
+    return {"root": str(request.root.resolve()), "python": python, "gpu": bool(request.cuda), **cuda}
 
 
 def fingerprint(request: Request) -> str:
@@ -200,7 +202,7 @@ def fingerprint(request: Request) -> str:
     installed_parts["setuptools"] = project.get("tool", {}).get("setuptools")
     digest = hashlib.sha256(json.dumps(installed_parts, sort_keys=True).encode())
     here = Path(__file__).resolve().parent
-    for path in [*sorted(request.lock_files.glob("*.txt")), *sorted(here.glob("*.py"))]:
+    for path in [request.lock, *sorted(here.glob("*.py"))]:
         digest.update(path.name.encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()
 

@@ -18,7 +18,6 @@ from common.run_folder.revision import source_revision
 from common.utils.command_line import path
 from common.utils.paths import ROOT
 from launch.installation import plan as setup_plan
-from launch.installation.needed_python import NEEDED_PYTHON
 from launch.offline import bundle, bundle_script, packing
 from launch.offline import sources as stage_sources
 from launch.offline import wheels as stage_wheels
@@ -97,13 +96,13 @@ def gather(options: argparse.Namespace, place: Path) -> tuple[list[BundledFile],
         "revision": source_revision(ROOT),
         "target": {
             "architecture": architecture,
-            "python": ".".join(map(str, NEEDED_PYTHON)),
+            "python": ".".join(platform.python_version_tuple()[:2]),
             "glibc": "".join(platform.libc_ver()),
         },
         "setup": setup,
         "datasets": entries,
         "try_dataset": next(iter([*entries, *prepared]), "synthetic"),
-        "versions": setup_plan.pins(ROOT / "launch" / "installation" / "requirements"),
+        "versions": setup_plan.Request(root=ROOT).pins(),
     }
     return [*sources, *wheels, *data, *weights], description
 

@@ -267,6 +267,7 @@ def run_program(command: list[str], folder: Path) -> None:
     """
     without = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
     environment = {name: value for name, value in os.environ.items() if name not in without}
+    environment["PYTHON"] = sys.executable  # which the wheels are for
     sys.stdout.flush()
     code = subprocess.run(command, cwd=folder, env=environment, check=False).returncode
     if code != 0:

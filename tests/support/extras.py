@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from processes import environment
 
-PACKAGES = Path(__file__).resolve().parents[2] / ".venv.extras" / "lib" / "python3.11" / "site-packages"
+PACKAGES = Path(__file__).resolve().parents[2] / ".venv.extras"
 
 
 def environment_with_extras():

@@ -10,7 +10,7 @@ from launch.installation import run as setup_run
 from launch.installation.cuda import Node, Toolkit
 
 ROOT = Path(__file__).resolve().parents[2]
-REQUIREMENTS = "launch/installation/requirements"
+LOCK = "launch/installation/lock.txt"
 
 
 def made_node(*, toolkits=("13.2", "12.9"), **changes):
@@ -34,7 +34,8 @@ class MadeSetUp:
     def __init__(self, root, monkeypatch, *, there=None):
         self.root, self.there, self.free = root, there, 100.0
         self.failing, self.made = set(), []
-        shutil.copytree(ROOT / REQUIREMENTS, root / REQUIREMENTS)
+        (root / LOCK).parent.mkdir(parents=True)
+        shutil.copy(ROOT / LOCK, root / LOCK)
         shutil.copy(ROOT / "pyproject.toml", root)
         monkeypatch.setenv("HOROVOD_TWINS_CACHE", str(root.parent / "cache"))
         monkeypatch.setattr(command, "gpu_present", lambda: self.there is not None)

@@ -102,7 +102,7 @@ def _name(job: Job) -> str:
 def setup_script(job: Job) -> str:
     """Return what each machine does once: the project's own set-up, with a Python that SkyPilot's `uv` brings.
 
-    Python 3.11 of a distribution is the second choice: it may lack its headers or the module venv.
+    Pythons of a distribution are the second choice: they may lack their headers or the module venv.
     """
     wanted = [name for name, path in PROGRAMS.items() if job.program in (path, None)]
     frameworks = [name for name in wanted if name not in job.site.refuses]
@@ -117,8 +117,7 @@ if ! {{ command -v g++ && command -v make; }} > /dev/null; then
     "g++ and make are missing. Received: what sudo apt-get says above. Install them there, or name an image"
 fi
 python=$(uv python install --quiet 3.11 && uv python find --managed-python --system 3.11) ||
-  python=$(command -v python3.11) || fail \
-    "Python 3.11 is missing. Received: what uv says above. Install python3.11 there, or name an image"
+  python= # set-up looks for one
 {nvcc}make setup PYTHON="$python" FRAMEWORKS="{" ".join(frameworks)}" GPU={int(job.gpus_per_node > 0)}
 """
 

@@ -31,7 +31,7 @@ def make_environment(folder):
     (folder / "bin").mkdir(parents=True)
     (folder / "bin" / "python").symlink_to(Path(sys.executable).resolve())
     (folder / "pyvenv.cfg").write_text(f"home = {Path(sys.executable).resolve().parent}\n")
-    (folder / "lib" / "python3.11" / "site-packages").mkdir(parents=True)
+    (folder / "lib" / f"python3.{sys.version_info.minor}" / "site-packages").mkdir(parents=True)
     (folder / "horovod-twins").mkdir()
     (folder / "horovod-twins" / "stamp.json").write_text("{}")
     return folder
@@ -180,7 +180,7 @@ def test_an_environment_of_another_python_is_one_line_and_no_loop(project, mode,
 def test_packages_are_looked_for_where_the_programs_run(project, monkeypatch):
     assert environments.package_folders("keras") is sys.path
     monkeypatch.setattr(environments, "ROOT", project)
-    packages = project / ".venv-keras" / "lib" / "python3.11" / "site-packages"
+    packages = project / ".venv-keras" / "lib" / f"python3.{sys.version_info.minor}" / "site-packages"
     assert environments.package_folders("keras") == [str(packages)]
     assert environments.missing_packages("keras", ["horovod"]) == ["keras", "horovod"]
     (packages / "keras").mkdir()

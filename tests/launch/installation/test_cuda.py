@@ -4,6 +4,7 @@ What each machine gets is in `setup.toml`, what a site file must not say in `tes
 """
 
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -95,8 +96,10 @@ def test_the_compiler_is_installed_where_none_that_knows_all_gpus_is_whole(tmp_p
     """A copy of the script that sees another /usr/local and another system, without a version or with one."""
     script, system = tmp_path / "cuda12.sh", tmp_path / "os-release"
     text = (ROOT / "launch/installation/cuda12.sh").read_text().replace("/etc/os-release", str(system))
-    script.write_text(text.replace("/usr/local", str(tmp_path)))
-    add_script(tmp_path / "python3", "exit 1")  # which would fetch NVIDIA's packages
+    script.write_text(text.replace("/usr/local", str(tmp_path)).replace("/etc/apt", str(tmp_path)))
+    add_script(tmp_path / "python3", "exit 1")  # which would fetch NVIDIA's key
+    for name in ("apt-get", "tee", "sudo"):
+        add_script(tmp_path / name, f"echo {name} >> {tmp_path}/called; cat > /dev/null")
 
     def run():
         path = f"{tmp_path}:{os.environ['PATH']}"
@@ -112,8 +115,19 @@ def test_the_compiler_is_installed_where_none_that_knows_all_gpus_is_whole(tmp_p
         done = run()
         assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
         assert done.stderr.startswith("cuda12.sh: error: ") and words in done.stderr
+    add_script(tmp_path / "python3", "exit 0")
+    published = re.search("^FINGERPRINT=(.*)$", text, re.MULTILINE)[1]
+    for keys, words in (("A" * 40, f"{'A' * 40}. "), (f"{published} {'A' * 40}", "another one"), ("", "Received: . ")):
+        lines = "".join(f"pub:::\\nfpr:::::::::{key}:\\nsub:::\\nfpr:::::::::{'B' * 40}:\\n" for key in keys.split())
+        add_script(tmp_path / "gpg", f"printf '{lines}'")
+        done = run()
+        assert (done.returncode, done.stderr.count("\n")) == (2, 1) and words in done.stderr, done.stderr
+        assert not (tmp_path / "called").exists(), "nothing is installed"
+    add_script(tmp_path / "gpg", f"printf 'pub:::\\nfpr:::::::::{published}:\\n'")
+    assert run().returncode == 0 and "apt-get" in (tmp_path / "called").read_text()
+    (tmp_path / "called").unlink()
     toolkit(half, "12.9")
-    assert run().returncode == 0
+    assert run().returncode == 0 and not (tmp_path / "called").exists()
 
 
 # Sites

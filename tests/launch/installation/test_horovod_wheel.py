@@ -18,7 +18,7 @@ from processes import environment
 
 from common.distributed import communicator
 from common.errors import UserError
-from launch.installation import horovod_source, horovod_wheel, lock
+from launch.installation import horovod_source, horovod_wheel
 from launch.installation import plan as setup_plan
 from launch.installation.build_features import LIBRARIES, MARKS, build_features
 from launch.installation.open_mpi_prefix import LAUNCHER_VARIABLES, open_mpi_prefix
@@ -41,7 +41,7 @@ def test_each_edit_finds_its_text_once_in_the_published_source(tmp_path):
     lists = re.findall(r"^ *require_list(?: = |\.append)(.*)", (source / "setup.py").read_text(), flags=re.MULTILINE)
     needed = {name for text in lists for name in re.findall(r"'([a-z]+)[>=0-9.]*'", text)}
     assert needed, "what setuptools would fetch in the middle of a build, without pip's settings"
-    assert needed <= setup_plan.read_pins(lock.FOLDER / "base.txt").keys()
+    assert needed <= Request(root=ROOT).pins("base").keys()
 
 
 @pytest.mark.parametrize("times", [0, 2])

@@ -40,7 +40,7 @@ HANG_SECONDS = 300
 # Root makes a network namespace as it is; others need one of users around it.
 WITHOUT_NETWORK = ["unshare", "--net", *([] if os.geteuid() == 0 else ["--map-root-user"])]
 FEW = (".ci/run", ".gitignore", "LICENSE", "README.md", "common/utils/cache_folder.py", "launch/offline/unstage.py",
-       "launch/installation/requirements/")  # fmt: skip
+       "launch/installation/lock.txt")  # fmt: skip
 
 
 def copy_project(folder, wanted):
@@ -266,9 +266,10 @@ def test_prepared_images_come_along(project, tmp_path, capsys):
 
 def test_the_manifest_names_machine_versions_and_every_file(project, bundle, tmp_path):
     manifest = bundle_format.read_manifest(bundle)
-    assert manifest["target"] | {"architecture": os.uname().machine, "python": "3.11"} == manifest["target"]
+    here = {"architecture": os.uname().machine, "python": f"3.{sys.version_info.minor}"}
+    assert manifest["target"] | here == manifest["target"]
     assert manifest["setup"] == {"wheels": "none", "frameworks": ["torch", "keras"], "gpu": False}
-    assert manifest["versions"]["torch"] == setup_plan.pins(ROOT / "launch" / "installation" / "requirements")["torch"]
+    assert manifest["versions"]["torch"] == setup_plan.Request(root=ROOT).pins()["torch"]
     assert {file["path"] for file in manifest["files"]} == {*bundle_format.files_of(bundle)} - {bundle_format.MANIFEST}
     script = next(file for file in manifest["files"] if file["path"] == "unstage.py")
     assert script["sha256"] == bundle_format.sha256_of_file(ROOT / "launch" / "offline" / "bundle_script.py")
@@ -304,11 +305,9 @@ def test_an_unstaged_folder_is_staged_again_without_what_tools_and_runs_leave(bu
     assert staged(tmp_path / "changed")["revision"].endswith("+changes")
 
 
-def wheel_names(*locks):
-    """Return the names that wheels of all pins in these lock files might have."""
-    pins = {}
-    for name in locks:
-        pins |= setup_plan.read_pins(ROOT / "launch" / "installation" / "requirements" / f"{name}.txt")
+def wheel_names(*groups):
+    """Return the names that wheels of all pins in these groups of the lock might have."""
+    pins = setup_plan.Request(root=ROOT).pins(*groups)
     return [f"{name.replace('-', '_')}-{version}-py3-none-any.whl" for name, version in pins.items()]
 
 
@@ -325,10 +324,10 @@ def test_a_folder_of_wheels_is_packed_if_it_is_complete(gpu, project, wheels, tm
     out, words = tmp_path / "bundle", ["--frameworks", "torch", "--wheels", wheels, *(["--gpu"] if gpu else [])]
     if gpu:  # PyTorch's build names the packages of CUDA; Horovod is compiled there
         packed.pack(wheels, [Environment(folder=".venv", frameworks=("torch",), cuda=13, capabilities=("9.0",))])
-        of_torch = [name for name in wheel_names("torch") if name.startswith("torch-")]
+        of_torch = [name for name in wheel_names("torch-cuda13") if name.startswith("torch-")]
         horovod = horovod_source.SDIST
     else:
-        of_torch = [re.sub(r"^(torch-[^-]+)", r"\1+cpu", name) for name in wheel_names("torch")]
+        of_torch = [re.sub(r"^(torch-[^-]+)", r"\1+cpu", name) for name in wheel_names("torch", "torch-cpu")]
         horovod = f"horovod/key/horovod-{horovod_source.VERSION}-cp311.whl"
     names = [*of_torch, *wheel_names("base"), horovod]
     (wheels / "horovod" / "key").mkdir(parents=True)
@@ -349,7 +348,7 @@ def test_a_folder_of_wheels_is_packed_if_it_is_complete(gpu, project, wheels, tm
 def test_of_a_folder_of_wheels_another_architecture_gets_the_pure_ones_of_the_pinned_versions(
     project, wheels, tmp_path, capsys
 ):
-    pins = setup_plan.read_pins(setup_plan.Request(root=ROOT).lock_files / "base.txt")
+    pins = setup_plan.Request(root=ROOT).pins("base")
     pure = f"tqdm-{pins['tqdm']}-py3-none-any.whl"
     compiled = f"numpy-{pins['numpy']}-cp311-cp311-manylinux_2_28_x86_64.whl"
     for name in (pure, compiled, "tyro-0.0.1-py3-none-any.whl", "networkx-3.6.1-py3-none-any.whl"):

@@ -282,7 +282,7 @@ def test_this_machine_reports_everything_without_importing_a_framework():
 
 def test_a_framework_with_an_environment_of_its_own_is_checked_there(tmp_path, monkeypatch):
     monkeypatch.setattr("common.utils.environments.ROOT", tmp_path)
-    packages = tmp_path / ".venv-keras" / "lib" / "python3.11" / "site-packages"
+    packages = tmp_path / ".venv-keras" / "lib" / f"python3.{sys.version_info.minor}" / "site-packages"
     (packages / "horovod" / "tensorflow").mkdir(parents=True)
     (packages / "horovod" / "__init__.py").touch()
     (packages / "horovod" / "tensorflow" / "mpi_lib.so").write_bytes(b"13MPIControllerE")  # the one here has Gloo, too
