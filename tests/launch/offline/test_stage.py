@@ -351,7 +351,7 @@ def test_of_a_folder_of_wheels_another_architecture_gets_the_pure_ones_of_the_pi
     pins = setup_plan.Request(root=ROOT).pins("base")
     pure = f"tqdm-{pins['tqdm']}-py3-none-any.whl"
     compiled = f"numpy-{pins['numpy']}-cp311-cp311-manylinux_2_28_x86_64.whl"
-    for name in (pure, compiled, "tyro-0.0.1-py3-none-any.whl", "networkx-3.6.1-py3-none-any.whl"):
+    for name in (pure, compiled, "tqdm-0.0.1-py3-none-any.whl", "networkx-3.6.1-py3-none-any.whl"):
         (wheels / name).touch()
     run_launch("stage", "-o", tmp_path / "bundle", "--site", "cte-power", "--wheels", wheels)
     assert [path.name for path in (tmp_path / "bundle" / "wheels").iterdir()] == [pure]
@@ -549,17 +549,17 @@ def test_for_ppc64le_pure_wheels_go_on_top_of_modules(tmp_path, monkeypatch, cap
     names = [path.name for path in (tmp_path / "bundle" / "wheels").iterdir()]
     assert names
     assert all(name.endswith("-none-any.whl") for name in names)
-    assert {name.split("-")[0] for name in names} >= {"tyro", "pydantic", "setuptools", "tqdm"}
+    assert {name.split("-")[0] for name in names} >= {"pydantic", "setuptools", "tqdm"}
     monkeypatch.setattr("platform.machine", lambda: "ppc64le")
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
     there = unstaged(tmp_path / "bundle", tmp_path / "there")
     printed = capfd.readouterr().out
     assert "torch==" in printed and "numpy==" in printed and "tensorflow" not in printed
-    program = "import tyro, launch; print(tyro.__file__, launch.__file__)"
+    program = "import tqdm, launch; print(tqdm.__file__, launch.__file__)"
     command = [there / ".venv" / "bin" / "python", "-I", "-c", program]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True, timeout=HANG_SECONDS)
-    tyro, launch = done.stdout.split()
-    assert tyro.startswith(str(there / ".venv")) and launch == str(there / "launch" / "__init__.py")
+    tqdm, launch = done.stdout.split()
+    assert tqdm.startswith(str(there / ".venv")) and launch == str(there / "launch" / "__init__.py")
     settings = (there / ".venv" / "pyvenv.cfg").read_text(encoding="utf-8")
     assert "include-system-site-packages = true" in settings
 
