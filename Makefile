@@ -7,6 +7,10 @@ NP ?= 2
 # 1: ranks may end and join while the others train.
 ELASTIC ?=
 ARGS ?=
+# For compare; DATASET may be images:FOLDER.
+MODEL ?= cnn
+DATASET ?= mnist
+EPOCHS ?= 2
 # Which frameworks are installed: "torch", "keras" or both. Empty: as in the last set-up, at first both.
 FRAMEWORKS ?=
 # For tests: quick, or most: in one call all that CI runs.
@@ -34,13 +38,14 @@ SINCE = $(if $(CHANGED),--changed "$(CHANGED)")
 SETUP = $(or $(PYTHON),python3) launch/setup.py $(if $(WHEELS),--wheels "$(WHEELS)") $(FOR_GPU)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test test-ci test-all pythons test-gpu fuzz mutations lint types bench parity smoke report clouds results wheels lock cloud-parsers extras gpu-build horovod-keras3 clean
+.PHONY: help setup train compare test test-ci test-all pythons test-gpu fuzz mutations lint types bench parity smoke report clouds results wheels lock cloud-parsers extras gpu-build horovod-keras3 clean
 
 help: ## list the targets
 	@echo "Targets:"
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo "Variables, with their defaults:"
 	@echo "  FRAMEWORK=torch|keras  NP=2  ELASTIC=1  ARGS=\"...\"  for train; ARGS for test, bench, parity too (make train ARGS=--help)"
+	@echo "  MODEL=cnn  DATASET=mnist  EPOCHS=2      for compare, as NP"
 	@echo "  CHANGED=REV                            for test, test-ci: only those that depend on what differs (1: HEAD)"
 	@echo "  RUNS=\"runs/smoke\"  OUT=report.html      for report; DIST=build for horovod-keras3"
 	@echo "  FRAMEWORKS=\"torch keras\"  WHEELS=DIR  GPU=0|1  NODE=aws-g5  PYTHON=python3.12      for set-up"
@@ -53,6 +58,10 @@ train: ## set up if needed, then train MNIST on NP Horovod processes
 	  exit 2;; esac
 	@$(SETUP) --frameworks "$(FRAMEWORKS)" --need "$(FRAMEWORK)"
 	@.venv/bin/python -m launch train --framework $(FRAMEWORK) --np $(NP) $(if $(filter 1,$(ELASTIC)),--elastic) -- $(ARGS)
+
+compare: ## which framework trains faster here? MODEL, DATASET, NP, EPOCHS (ARGS: repeats; settings after --)
+	@$(SETUP) --frameworks "torch keras"
+	@.venv/bin/python -m launch compare --model "$(MODEL)" --dataset "$(DATASET)" --np "$(NP)" --epochs "$(EPOCHS)" $(ARGS)
 
 test: ## set up if needed, then run the quick tests; TIER=most: those of test-ci, too, as CI does (ARGS go to pytest)
 	@$(SETUP) --frameworks "$(FRAMEWORKS)" --dev

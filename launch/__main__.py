@@ -1,6 +1,7 @@
 """Start trainers, check machines, submit jobs, run experiments.
 
 python -m launch train --framework keras --np 2 -- --epochs 3     check the settings, then horovodrun
+python -m launch compare --model cnn --np 2                        which framework is faster here?
 python -m launch experiment run smoke                             many runs from one settings file
 python -m launch search FILE --at-once 2                          good settings by many trials, in both frameworks
 python -m launch tune --framework torch --model cnn --np 2         the settings of speed that pay here, as a recipe
@@ -32,7 +33,7 @@ from common.utils.command_line import Parser, end_cleanly_on_sigterm, run_comman
 from launch.bench import command as bench
 from launch.checks import chaos, parity, verify
 from launch.experiments import command as experiment
-from launch.experiments import tune
+from launch.experiments import compare, tune
 from launch.installation import command as setup
 from launch.jobs import commands as job_commands
 from launch.jobs import submit
@@ -46,6 +47,7 @@ from launch.transfer import fetch
 
 COMMANDS = (
     train,
+    compare,
     experiment,
     search,
     tune,

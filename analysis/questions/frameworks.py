@@ -192,24 +192,25 @@ def _two_runs(matches: Sequence[Match]) -> str | None:
     if time is None or time.n != (1, 1):
         return None
     return (
-        f"In these two runs {framework_label(OTHER)} took {time.estimate:.3g} times as long as {framework_label(BASE)}. "
-        "One run of each shows neither which framework is faster nor whether their accuracies agree: repeat both with "
-        "at least 6 seeds."
+        f"In these two runs {framework_label(OTHER)} took {time.estimate:.3g} times as long as "
+        f"{framework_label(BASE)}. One run of each shows neither which framework is faster nor whether their "
+        "accuracies agree: repeat both with at least 6 seeds."
     )
 
 
 def _times(matches: Sequence[Match]) -> str:
     won = [one for one in matches if one.faster]
+    time = matches[0].time if len(matches) == 1 else None
+    if time and time.interval:
+        shown = "" if won else ": no difference is shown"
+        return (
+            f"{framework_label(OTHER)} takes {time.estimate:.2f} times {framework_label(BASE)}'s training time (95 % "
+            f"interval {time.interval.low:.2f} to {time.interval.high:.2f}, n = {min(time.n)}){shown}."
+        )
     if not won:
         few = all(one.verdict == _TOO_FEW for one in matches)
         return "Too few runs to show a difference in time." if few else "No difference in training time is shown."
     largest = max(won, key=lambda one: one.factor)
-    if len(matches) == 1:
-        slower = BASE if largest.faster == OTHER else OTHER
-        return (
-            f"{framework_label(str(largest.faster))} trains {largest.factor:.2f} times as fast as "
-            f"{framework_label(slower)} (n = {largest.runs})."
-        )
     wins = Counter(framework_label(str(one.faster)) for one in won)
     each = " and ".join(f"{label} trains faster in {count}" for label, count in wins.items())
     return f"Of {len(matches)} comparisons, {each}. The largest factor is {largest.factor:.2f}."

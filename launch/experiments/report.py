@@ -35,6 +35,10 @@ class Estimator:
         ]  # fmt: skip
         return estimate_run(planned.config, np=planned.cell.np, site=place, gpu=gpu, earlier=earlier)
 
+    def seconds_left(self, surveyed: Sequence[SurveyedRun]) -> float:
+        """Return what the missing runs will take, one after the other, as far as that is known."""
+        return sum(self.estimate(planned, surveyed).seconds or 0.0 for planned in missing_runs(surveyed))
+
     def print_remaining(self, surveyed: Sequence[SurveyedRun], *, at_once: int = 1) -> None:
         """Print which cells are left out and why, and what the missing runs will take, so many of them side by side."""
         left_out = ((one.planned.cell.name, one.reason) for one in surveyed if one.state == "left out")

@@ -86,7 +86,8 @@ def test_frameworks_are_compared_by_seed(tmp_path, capsys):
     assert row["p"] == pytest.approx(2 / 64)
     assert row["accuracy: Keras - PyTorch, points"] == pytest.approx(0.05)
     assert finding.answer == (
-        "Keras trains 1.25 times as fast as PyTorch (n = 6). The accuracy is the same to within 0.5 points."
+        "Keras takes 0.80 times PyTorch's training time (95 % interval 0.79 to 0.82, n = 6). "
+        "The accuracy is the same to within 0.5 points."
     )
     torch = next(row for row in rows_of(finding, 1) if "PyTorch" in row.values())
     assert torch["training, s"] == pytest.approx(10.15) and torch["95 % interval"] == "9.80 to 10.40"
