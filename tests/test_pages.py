@@ -46,6 +46,7 @@ SCRIPTS = {
     "X_impl/minimal.py": "tests/end_to_end/test_minimal.py",
     "X_impl/support.py": "tests/end_to_end/test_support.py",
     "bundle/unstage.py": "tests/launch/offline/test_stage.py",
+    "horovod/build.py": "tests/launch/horovod/test_build.py",
     "tests/mutations/run.py": "tests/mutations/test_mutations.py",
     "tests/run.py": "tests/test_run.py",
 }

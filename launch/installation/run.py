@@ -7,19 +7,19 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NoReturn
 
 from common.errors import UserError
-from launch.installation import horovod_source, horovod_wheel
+from common.utils.cache_folder import cache_folder
+from launch.horovod import build as horovod_build
 from launch.installation import plan as setup_plan
 from launch.installation.cuda import NAMES, Toolkit
 from launch.installation.installer import Installer
 from launch.installation.plan import Call, Command, Machine, Request, Step
-from launch.installation.state import SetupState, wait_for_lock
+from launch.installation.state import SetupState
 
 # Output of pip, uv, venv, CMake or the compiler (a regular expression), what it means, the remedy. First match counts.
 FAILURES = (
@@ -34,11 +34,6 @@ FAILURES = (
         "Install it (Debian, Ubuntu: apt-get install python3-venv), or name another Python: make setup PYTHON=PATH",
     ),
     (r"[Kk]illed signal|cannot allocate memory|MemoryError", "there was not enough memory", "Close other programs"),
-    (
-        r"([^\s/]+:\d+)(?::\d+: (?:fatal )?error: | \(message\):\s+)(.{1,100})",
-        "Horovod cannot be built here: {0}: {1}",
-        "See the log, or name another compiler: CC=gcc-12 CXX=g++-12 make setup",
-    ),
     (
         r"Temporary failure in name resolution|NewConnectionError|ConnectionError|Connection refused|"
         r"Network is unreachable|error sending request|Read timed out|ProxyError|SSLError|NameResolutionError",
@@ -55,6 +50,7 @@ FAILURES = (
         "{0} is not what lock.txt has: its SHA-256 differs",
         "See `pip config list` for an index that has another file",
     ),
+    (r"(?m)^build\.py: error: (.*)", "{0}", ""),
 )
 
 
@@ -86,51 +82,21 @@ def work_on(request: Request, state: SetupState, toolkit: Toolkit | None = None)
 def run_set_up(work: Work) -> None:
     """Run the plan, the lock being held and the work begun; write the stamp at the very end."""
     started = time.monotonic()
-    with only_builder(work.machine):
-        machine = look_at_machine(work.request, work.machine.toolkit)  # another set-up may have built it meanwhile
-        Runner(work.request, work.state, machine).run_all(setup_plan.plan(work.request, machine=machine))
+    Runner(work.request, work.state, work.machine).run_all(setup_plan.plan(work.request, machine=work.machine))
     work.state.finish(work.request)
     print(f"setup: done in {spell(time.monotonic() - started)}", flush=True)
 
 
-@contextmanager
-def only_builder(machine: Machine) -> Iterator[None]:
-    """Let one set-up of this user build a wheel, and others that want the same one wait for it, in whatever clone."""
-    if machine.wheel:
-        yield
-        return
-    path = horovod_wheel.wheel_cache() / f"{machine.key}.lock"
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-    except OSError as error:
-        raise horovod_wheel.cache_error(error) from None
-    try:
-        wait_for_lock(descriptor, "another set-up builds the same Horovod")
-        yield
-    finally:
-        os.close(descriptor)
-
-
 def look_at_machine(request: Request, toolkit: Toolkit | None = None) -> Machine:
     """Return what the plan needs to know of this machine; `toolkit`: CUDA's compiler, if not pip's."""
-    pins = request.pins()
-    pip_nvcc = pins["nvidia-cuda-nvcc"] if request.cuda == 13 else horovod_wheel.NO_COMPILER
-    key = horovod_wheel.cache_key(
-        pins=pins,
-        frameworks=request.frameworks,
-        compiler=horovod_wheel.compiler_version(),
-        cuda=request.cuda,
-        nvcc=toolkit.version if toolkit else pip_nvcc,
-        compute_capabilities=request.capabilities,
-    )
-    wheel = horovod_wheel.find_wheel(horovod_wheel.wheel_cache(), key)
+    wanted, wheels = setup_plan.wanted_horovod(request, toolkit), cache_folder() / "wheels"
+    wheel = horovod_build.find_wheel(wheels, wanted.key())
     if wheel is None and request.wheels:
-        wheel = horovod_wheel.find_wheel(request.wheels / "horovod", key, any_compiler=True)
+        wheel = horovod_build.find_wheel(request.wheels / "horovod", wanted.key(), any_compiler=True)
     return Machine(
+        horovod=wanted,
+        wheels=wheels,
         wheel=wheel,
-        key=key,
-        jobs=horovod_wheel.parallel_compilers(),
         toolkit=toolkit,
         has_venv=SetupState(request.root, request.folder).usable(request),
     )
@@ -156,7 +122,7 @@ def check_needs(works: Sequence[Work]) -> None:
             )
             raise UserError(f"{problem}. Use theirs: make setup WHEELS={request.wheels} PYTHON=PATH")
         if machine.wheel is None:
-            check_build_tools()
+            check_build(machine)
         if machine.wheel is None and request.cuda == 12 and machine.toolkit is None:
             raise UserError(
                 "Horovod has to be compiled by an nvcc 12, which pip does not have. Received: no CUDA 12 toolkit. "
@@ -170,12 +136,17 @@ def check_needs(works: Sequence[Work]) -> None:
         raise UserError(f"set-up needs {needed:.1f} GB of free disk. Received: {free:.1f} GB at {root}. Free some")
 
 
-def check_build_tools() -> None:
-    """Raise UserError if Horovod cannot be compiled here."""
-    if horovod_wheel.compiler() is None:
-        raise UserError("a C++ compiler is needed to build Horovod. Install one (Debian, Ubuntu: apt-get install g++)")
-    if shutil.which("make") is None:
-        raise UserError("`make` is needed to build Horovod. Install it (Debian, Ubuntu: apt-get install make)")
+def check_build(machine: Machine) -> None:
+    """Raise UserError if Horovod cannot be compiled or kept here."""
+    assert machine.wheels
+    try:
+        horovod_build.check_tools()
+        machine.wheels.mkdir(parents=True, exist_ok=True)
+    except horovod_build.BuildError as error:
+        raise UserError(str(error)) from None
+    except OSError as error:
+        problem = f"the cache folder cannot be written: {error}. Change its permissions"
+        raise UserError(f"{problem}, or name another in HOROVOD_TWINS_CACHE") from None
 
 
 class Runner:
@@ -184,9 +155,7 @@ class Runner:
     def __init__(self, request: Request, state: SetupState, machine: Machine) -> None:
         """Keep what the steps need."""
         self.request, self.state, self.machine = request, state, machine
-        self.wheel = machine.wheel
         self.wheels_folder: Path | None = None
-        self.build = setup_plan.build_folder(request.venv)
 
     def run_all(self, steps: list[Step]) -> None:
         """Run the steps, one line each."""
@@ -216,40 +185,34 @@ class Runner:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env=environment(self.request.venv, command.programs) | dict(command.env),
-                cwd=command.folder or self.request.root,
+                env=environment(self.request.venv) | dict(command.env),
+                cwd=self.request.root,
                 start_new_session=True,  # so that its compilers can be ended with it
                 pass_fds=(self.state.lock_descriptor,),  # if this process is killed, the lock outlives it with pip
             )
-            try:
-                code = self.wait(process, seconds=command.seconds)
-            except subprocess.TimeoutExpired:
-                raise UserError(
-                    f"a command does not end: {command.args[-1]}. Received: nothing for {command.seconds} s. If "
-                    f"`nvidia-smi` hangs, too, restart its driver. All output: {self.state.log}"
-                ) from None
+            code = self.wait(process)
         if code != 0 and not command.may_fail:
-            self.fail(start_of_output, self.set_apart() if command.tries else command.remedy)
+            self.fail(start_of_output)
         if command.installs:
             self.state.installing.unlink()
         return code == 0
 
-    def wait(self, process: subprocess.Popen[bytes], *, seconds: float | None = None) -> int:
-        """Wait for a command; when interrupted or after so many seconds, end it and all that it started."""
+    def wait(self, process: subprocess.Popen[bytes]) -> int:
+        """Wait for a command; when interrupted, end it and all that it started."""
         try:
-            return process.wait(seconds)
+            return process.wait()
         except BaseException:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
             raise
 
-    def fail(self, start_of_output: int, remedy: str = "") -> NoReturn:
+    def fail(self, start_of_output: int) -> NoReturn:
         """Raise UserError with what the failed command's output means."""
         with self.state.log.open(encoding="utf-8", errors="replace") as log:
             log.seek(start_of_output)
-            what, usual = explain(log.read())
-        remedy = remedy or f"{usual}, then run the same again"
-        raise UserError(f"{what}. {remedy}. All output: {self.state.log}")
+            what, remedy = explain(log.read())
+        remedy = f". {remedy}, then run the same again" if remedy else ""
+        raise UserError(f"{what}{remedy}. All output: {self.state.log}")
 
     def ask(self, args: list[str], *, logged: bool = True) -> str:
         """Return what a program of the environment prints; raise UserError if it fails."""
@@ -289,36 +252,12 @@ class Runner:
                 f"{self.request.cuda}. See `pip config list` for an index that has other builds"
             )
 
-    def link_libraries(self) -> None:
-        """Make CUDA's libraries findable for the linker."""
-        horovod_wheel.link_libraries(self.request.venv)
-
-    def edit_horovod(self) -> None:
-        """Check, unpack and edit Horovod's source."""
-        horovod_source.unpack(self.build / horovod_source.SDIST, self.build / "source")
-
-    def relocate_horovod(self) -> None:
-        """Make the built wheel fit for any clone."""
-        (built,) = self.build.glob("horovod-*.whl")
-        self.wheel = horovod_wheel.relocate(built, venv=self.request.venv, folder=self.build, run=self.ask)
-
-    def keep_horovod(self) -> None:
-        """Put the wheel, which passed its trials, into the cache."""
-        assert self.wheel
-        horovod_wheel.keep(self.wheel, self.machine.key)
-        shutil.rmtree(self.build)
-
-    def set_apart(self) -> str:
-        """Put a wheel that failed its trial where no set-up looks for one, with the log; return what to do."""
-        assert self.wheel
-        place = horovod_wheel.set_apart(self.wheel, self.state.log, self.machine.key)
-        return f"The wheel and its log are kept in {place}: run the same again to build anew"
-
     def install_horovod(self) -> None:
         """Install the wheel, in place of one for other frameworks."""
-        self.run(
-            setup_plan.pip(self.request, "install", "--force-reinstall", "--no-deps", str(self.wheel), installs=True)
-        )
+        machine = self.machine
+        assert machine.horovod and machine.wheels
+        wheel = machine.wheel or horovod_build.find_wheel(machine.wheels, machine.horovod.key())
+        self.run(setup_plan.pip(self.request, "install", "--force-reinstall", "--no-deps", str(wheel), installs=True))
 
     def copy_wheel(self) -> None:
         """Put the built Horovod wheel beside the packages in a folder for machines without network."""
@@ -328,16 +267,15 @@ class Runner:
             shutil.copyfile(self.machine.wheel, place / self.machine.wheel.name)
 
 
-def environment(venv: Path, programs: Path | None = None) -> dict[str, str]:
-    """Return the variables for commands in the environment: its programs first, then `programs`, no other packages.
+def environment(venv: Path) -> dict[str, str]:
+    """Return the variables for commands in the environment: its programs first, no other packages.
 
     Set-up works on this machine alone, also within a job, whose variables would lead mpirun to others.
     """
     left_out = ("PYTHONPATH", "PYTHONHOME", "PYTHONDONTWRITEBYTECODE", "SLURM_", "PMI_", "PMIX_")
     settings = {name: value for name, value in os.environ.items() if not name.startswith(left_out)}
-    folders = [str(venv / "bin"), *([str(programs)] if programs else []), settings.get("PATH", os.defpath)]
     return settings | {
-        "PATH": ":".join(folders),
+        "PATH": f"{venv / 'bin'}:{settings.get('PATH', os.defpath)}",
         "VIRTUAL_ENV": str(venv),
         "PYTHONNOUSERSITE": "1",
         "PIP_USER": "0",
@@ -352,13 +290,7 @@ def explain(output: str) -> tuple[str, str]:
     for pattern, what, remedy in FAILURES:
         if found := re.search(pattern, output):
             return what.format(*found.groups()), remedy
-    own = re.split(r"^-{20,}$", output, maxsplit=1, flags=re.MULTILINE)[0]  # mpirun's lines come after the program's
-    lines = [line for line in output.splitlines() if re.search(r"\w", line)] or ["nothing"]
-    raised = re.findall(r"^(?:\w+\.)*\w*(?:Error|Exception): .*", own, flags=re.MULTILINE)
-    errors = [line for line in own.splitlines() if re.search(r"\berror\b[: ]", line, flags=re.IGNORECASE)]
-    ended = [line for line in lines if "exited on signal" in line]
-    message = [*raised[-1:], *ended, *errors, *lines][0]
-    return f"a command failed: {message.strip()[:300]}", "See the log"
+    return f"a command failed: {horovod_build.reason(output)}", "See the log"
 
 
 def spell(seconds: float) -> str:

@@ -24,6 +24,7 @@ from common.errors import UserError
 from common.names import framework_here
 from common.utils.atomic import write_atomically
 from common.utils.whole_files import parse_json, read_text
+from launch.horovod import build as horovod_build
 from launch.installation.cuda import EACH, ONLY, Environment
 from launch.installation.plan import FRAMEWORKS, Request
 
@@ -169,7 +170,6 @@ class SetupState:
                 path.unlink()
         for name in ("place.json", "installing", "setup.log"):
             (self.folder / name).unlink(missing_ok=True)
-        shutil.rmtree(self.folder / "build", ignore_errors=True)
 
     def finish(self, request: Request) -> None:
         """Write the stamp: from now on this environment may be used."""
@@ -200,7 +200,7 @@ def fingerprint(request: Request) -> str:
     project = tomllib.loads((request.root / "pyproject.toml").read_text(encoding="utf-8"))
     installed_parts = {name: project.get(name) for name in ("build-system", "project")}
     installed_parts["setuptools"] = project.get("tool", {}).get("setuptools")
-    digest = hashlib.sha256(json.dumps(installed_parts, sort_keys=True).encode())
+    digest = hashlib.sha256((json.dumps(installed_parts, sort_keys=True) + horovod_build.recipe()).encode())
     here = Path(__file__).resolve().parent
     for path in [request.lock, *sorted(here.glob("*.py"))]:
         digest.update(path.name.encode() + b"\0" + path.read_bytes())

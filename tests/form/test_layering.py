@@ -89,8 +89,8 @@ def test_imports_between_folders_go_one_way(folder):
 ORDER = {
     "common": "errors < names, utils < sites < model < config < distributed < measurement, watchdog < "
     "data, run_folder, parameter_server, pipeline < elastic < training, trained < strategies < checks",
-    "launch": "installation, sites < starting, setup < experiments, preflight, offline < jobs, checks, bench, search < "
-    "transfer",
+    "launch": "horovod < installation, sites < starting, setup < experiments, preflight, offline < "
+    "jobs, checks, bench, search < transfer",
     "analysis": "runs, stats < output, projection < questions < thesis < report, results, export < clouds",
 }
 FILES_AT_MOST = 15

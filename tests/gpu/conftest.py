@@ -4,7 +4,7 @@ import functools
 from pathlib import Path
 
 import pytest
-from gpu_runs import FRAMEWORKS, gpu_names, start
+from gpu_runs import FRAMEWORKS, gpu_names, try_horovod
 
 from launch.installation.node import ask_nvidia
 
@@ -17,7 +17,7 @@ def compute_capability():
 @functools.cache
 def built_without_nccl(framework):
     """Return whether Horovod says so of itself; one that ends otherwise is tested, and fails."""
-    done = start(framework, "horovod_trial", [], folder=Path.cwd(), launcher="mpirun1")
+    done = try_horovod(framework, folder=Path.cwd())
     return done.returncode == 0 and "nccl" not in done.stdout
 
 

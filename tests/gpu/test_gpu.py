@@ -8,7 +8,7 @@ import sys
 
 import numpy as np
 import pytest
-from gpu_runs import furthest, gpu_names, movements, start, train, weights_of
+from gpu_runs import furthest, gpu_names, movements, start, train, try_horovod, weights_of
 
 from common.run_folder.records import NotRecorded
 
@@ -95,7 +95,7 @@ def test_ranks_that_share_a_gpu_train_as_one_process(moved, framework):
 def test_a_rank_alone_reaches_nccl(framework, tmp_path):
     timeline = tmp_path / "timeline.json"
     variables = {"HOROVOD_TIMELINE": str(timeline), "NCCL_DEBUG": "INFO"}
-    done = start(framework, "horovod_trial", ["--nccl"], folder=tmp_path, launcher="mpirun1", **variables)
+    done = try_horovod(framework, "--nccl", folder=tmp_path, **variables)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "cpu" not in done.stdout.lower()
     assert "NCCL INFO" in done.stdout + done.stderr

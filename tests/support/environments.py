@@ -5,7 +5,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from launch.installation.horovod_wheel import site_packages
+from launch.installation.plan import site_packages
 
 ENVIRONMENT = Path(sys.prefix)
 PROGRAMS = ("mpirun", "orterun", "orterun_wrapper", "orted")
@@ -49,7 +49,7 @@ def copy_environment(folder, *, without=""):
 
 
 def _link_or_copy(source, target):
-    """Horovod's libraries have 50 MB each."""
+    """Link where the file system can."""
     try:
         os.link(os.path.realpath(source), target)
     except OSError:

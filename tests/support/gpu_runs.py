@@ -11,8 +11,9 @@ from processes import ROOT, environment, launcher_command
 from common.errors import UserError
 from common.model.weights import load_weights
 from common.run_folder.records import WEIGHTS_FILE, read_run
-from common.utils.environments import missing_packages
+from common.utils.environments import missing_packages, other_environment
 from launch.installation.node import ask_nvidia
+from launch.installation.plan import HOROVODS_NAMES
 
 LIMIT_SECONDS = 300  # of a run: TensorFlow compiles kernels for a GPU that it does not know
 CPU_ONLY = ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS")
@@ -37,10 +38,24 @@ def gpu_names():
 def start(framework, program, arguments, *, folder, ranks=1, launcher=None, **variables):
     """Run a framework's program to its end; return what `subprocess.run` does."""
     command = launcher_command(launcher or ("none" if ranks == 1 else f"mpirun{ranks}"))
+    words = [*command, sys.executable, str(ROOT / f"{framework}_impl/{program}.py"), *arguments]
+    return run(words, folder=folder, **variables)
+
+
+def try_horovod(framework, *arguments, folder, **variables):
+    """Run the trial of Horovod; return what `subprocess.run` does."""
+    own = other_environment(framework)
+    python = str(own / "bin" / "python") if own else sys.executable
+    words = [*launcher_command("mpirun1"), python, str(ROOT / "launch/horovod/trial.py"), HOROVODS_NAMES[framework]]
+    return run([*words, *arguments], folder=folder, **variables)
+
+
+def run(words, *, folder, **variables):
+    """Run a command with the GPUs; return what `subprocess.run` does."""
     given = {name: os.environ[name] for name in CPU_ONLY if name in os.environ}
     others = {name: value for name, value in environment().items() if name not in CPU_ONLY}
     return subprocess.run(
-        [*command, sys.executable, str(ROOT / f"{framework}_impl/{program}.py"), *arguments],
+        words,
         cwd=folder,
         env=others | given | {"HOROVOD_TWINS_CACHE": str(folder / "cache")} | variables,
         stdin=subprocess.DEVNULL,

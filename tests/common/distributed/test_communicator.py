@@ -207,7 +207,7 @@ def test_a_rank_that_nobody_wants_ends_in_one_line(monkeypatch, capsys):
     assert error.count("\n") == 1
 
 
-OVER_GLOO = {"OMPI_COMM_WORLD_SIZE": "2", "HOROVOD_CONTROLLER": "gloo"}
+OVER_GLOO = {"OMPI_COMM_WORLD_SIZE": "2", "HOROVOD_CONTROLLER": "gloo", "HOROVOD_CPU_OPERATIONS": "gloo"}
 
 
 @pytest.mark.parametrize(
@@ -236,6 +236,28 @@ def test_a_host_whose_name_has_no_address_of_it_is_named_before_gloo_starts(
     error = capsys.readouterr().err
     assert error.startswith(line) and error.count("\n") == 1 if problem else error == ""
     assert (calls, len(waited)) == ([], int(problem is None))
+
+
+@pytest.mark.parametrize(
+    ("variables", "received"),
+    [
+        ({"HOROVOD_CPU_OPERATIONS": "gloo", "OMPI_COMM_WORLD_LOCAL_RANK": "0"}, "mpi and gloo"),
+        ({"HOROVOD_CONTROLLER": "Gloo", "OMPI_COMM_WORLD_LOCAL_RANK": "1"}, ""),
+    ],
+)
+def test_tensors_that_would_go_another_way_than_messages_are_refused_before_mpi_starts(
+    monkeypatch, capsys, variables, received
+):
+    waited = []
+    monkeypatch.setattr(os, "environ", {"OMPI_COMM_WORLD_SIZE": "2"} | variables)
+    monkeypatch.setattr(os, "_exit", sys.exit)
+    monkeypatch.setattr(time, "sleep", waited.append)
+    hvd, calls = meets_at_try(1)
+    with pytest.raises(SystemExit, match="2"):
+        join(hvd, timeline=False)
+    error = capsys.readouterr().err
+    assert f"Received: {received}. Start the ranks by `horovodrun --gloo`" in error if received else error == ""
+    assert (error.count("\n"), calls, len(waited)) == (int(bool(received)), [], int(not received))
 
 
 def test_without_gloo_nobody_looks_up_the_name_of_the_host(monkeypatch):

@@ -13,7 +13,6 @@ import pytest
 from made_programs import add_script
 from made_set_up import MadeSetUp, made_node
 
-from common.checks import horovod_trial
 from common.errors import UserError
 from launch.installation import cuda, node, packed
 from launch.installation import state as setup_state
@@ -255,22 +254,3 @@ def test_a_folder_of_wheels_decides_as_it_was_packed(set_up, tmp_path, capsys):
     (wheels / packed.NAME).write_text('[{"folder": 1}]')
     assert set_up("--wheels", str(wheels)) == 2
     assert "is damaged" in capsys.readouterr().err
-
-
-# The trial
-
-
-def test_libraries_of_another_place_or_twice_are_found():
-    ours = Path("/clone/.venv/lib/python3.11/site-packages/nvidia/nccl/lib/libnccl.so.2")
-    elsewhere = Path("/usr/lib/x86_64-linux-gnu/libnccl.so.2")
-    maps = f"7f0-7f1 r-xp 00000000 08:01 12  {ours}\n7f1-7f2 rw-p 00000000 00:00 0\n7f2-7f3 r-xp 0 08:01 9  {ours}\n"
-    assert horovod_trial.loaded_libraries(maps) == [ours]
-    venv = Path("/clone/.venv")
-    horovod_trial.check_libraries([ours], environment=venv, needed=["libnccl.so"])
-    for paths, words in (
-        ([], "did not load libnccl.so"),
-        ([elsewhere], "not this environment's"),
-        ([ours, elsewhere], "two copies"),
-    ):
-        with pytest.raises(UserError, match=words):
-            horovod_trial.check_libraries(paths, environment=venv, needed=["libnccl.so"])

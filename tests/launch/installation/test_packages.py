@@ -45,6 +45,15 @@ def test_every_need_of_the_project_is_locked_once_with_hashes_but_for_extras():
     assert packages.as_lock(LOCK) == text, "nothing is passed over"
 
 
+@pytest.mark.parametrize("damage", ["<<<<<<< HEAD\n", "numpy==1.0\n", "# base\nnumpy\n"])
+def test_a_lock_that_is_damaged_is_one_line_and_nothing_is_installed(damage, tmp_path):
+    text = lock.FILE.read_text(encoding="utf-8")
+    (tmp_path / "lock.txt").write_text(text.replace("# base\n", f"{damage}# base\n", 1), encoding="utf-8")
+    with pytest.raises(UserError, match=r"^lock.txt is damaged. Received: '[^\n]*' in it\. Restore"):
+        packages.read_lock(tmp_path / "lock.txt")
+    assert packages.read_lock(tmp_path / "none.txt") == ()
+
+
 @pytest.mark.parametrize(
     ("request_", "has", "lacks"),
     [

@@ -26,7 +26,8 @@ from common.errors import EXIT_CODE_USER_ERROR
 from common.run_folder import revision
 from common.utils import cache_folder as cache
 from launch import __main__ as launch_program
-from launch.installation import horovod_source, packed
+from launch.horovod import build as horovod_build
+from launch.installation import packed
 from launch.installation import plan as setup_plan
 from launch.installation.cuda import Environment
 from launch.installation.state import SetupState
@@ -325,10 +326,10 @@ def test_a_folder_of_wheels_is_packed_if_it_is_complete(gpu, project, wheels, tm
     if gpu:  # PyTorch's build names the packages of CUDA; Horovod is compiled there
         packed.pack(wheels, [Environment(folder=".venv", frameworks=("torch",), cuda=13, capabilities=("9.0",))])
         of_torch = [name for name in wheel_names("torch-cuda13") if name.startswith("torch-")]
-        horovod = horovod_source.SDIST
+        horovod = horovod_build.SDIST
     else:
         of_torch = [re.sub(r"^(torch-[^-]+)", r"\1+cpu", name) for name in wheel_names("torch", "torch-cpu")]
-        horovod = f"horovod/key/horovod-{horovod_source.VERSION}-cp311.whl"
+        horovod = f"horovod/key/horovod-{horovod_build.VERSION}-cp311.whl"
     names = [*of_torch, *wheel_names("base"), horovod]
     (wheels / "horovod" / "key").mkdir(parents=True)
     for name in names:
@@ -356,7 +357,7 @@ def test_of_a_folder_of_wheels_another_architecture_gets_the_pure_ones_of_the_pi
     run_launch("stage", "-o", tmp_path / "bundle", "--site", "cte-power", "--wheels", wheels)
     assert [path.name for path in (tmp_path / "bundle" / "wheels").iterdir()] == [pure]
     missing = bundle_format.read_manifest(tmp_path / "bundle")["setup"]["from_modules"]
-    assert {f"numpy=={pins['numpy']}", f"horovod=={horovod_source.VERSION}"} <= set(missing)
+    assert {f"numpy=={pins['numpy']}", f"horovod=={horovod_build.VERSION}"} <= set(missing)
     assert not [name for name in missing if name.startswith(("tqdm", "tensorflow-cpu", "cmake"))]
     assert f"from modules come {' '.join(missing)}" in capsys.readouterr().out
 
