@@ -59,8 +59,8 @@ def onednn_in_force(record: RunRecord) -> str | None:
     if world.onednn is None:
         return None
     changes = record.elastic.changes if isinstance(record.elastic, ElasticRecord) else []
-    states = {state for ranks in (world.onednn, *(change.onednn or [] for change in changes)) for state in ranks}
-    return " and ".join(sorted(states - {None}, reverse=True))
+    of_ranks = [*world.onednn, *(state for change in changes for state in change.onednn or [])]
+    return " and ".join(sorted({state for state in of_ranks if state}, reverse=True))
 
 
 def onednn_words(asked: str, in_force: str | None) -> str:

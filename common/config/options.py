@@ -221,8 +221,8 @@ def help_text(settings: Config, *, program: str, shows_all: bool) -> str:
 
 
 def _add(group: Any, option: Option, default: Any) -> None:
-    words = _docstrings(type(getattr(Config(), option.subject)))[option.name].replace("(None: ", "(default: ")
-    words = words.replace("%", "%%")
+    subject: Any = type(getattr(Config(), option.subject))
+    words = _docstrings(subject)[option.name].replace("(None: ", "(default: ").replace("%", "%%")
     if option.is_switch:
         flags = [option.flag, f"--no-{option.flag[2:]}"] if default else [option.flag]
         group.add_argument(*flags, action="store_true", help=words + " (default: on)" * default)
