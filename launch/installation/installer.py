@@ -5,6 +5,7 @@ PyTorch's own index alone, by exact version, without a SHA-256; with one where a
 """
 
 import os
+import re
 import shutil
 import sys
 from collections.abc import Callable
@@ -103,7 +104,9 @@ class Installer:
     def listed(self, name: str, groups: set[str]) -> tuple[str, ...]:
         """Write the packages of these groups into a file beside the log; return pip's arguments for it."""
         path = self.folder / name
-        path.write_text("".join(str(one) for one in self.lock if one.groups & groups), encoding="utf-8")
+        text = "".join(str(one) for one in self.lock if one.groups & groups)
+        # As it is written: for "==" a build for the CPU, "2.13.0+cpu", would do, too, and be preferred.
+        path.write_text(re.sub(r"(?m)^(torch\w*)==", r"\1===", text), encoding="utf-8")
         return "--no-deps", "-r", str(path), "--require-hashes", "--only-binary=:all:"
 
     def do(self, *words: str, alone: bool = False, may_fail: bool = False) -> bool:

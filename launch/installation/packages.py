@@ -48,7 +48,7 @@ class Package:
     groups: frozenset[str] = frozenset()
 
     def __str__(self) -> str:
-        """Return the entry as pip and uv read it."""
+        """Return the entry as the lock, pip and uv read it."""
         return " \\\n    ".join([f"{self.name}=={self.version}", *map("--hash={}".format, self.hashes)]) + "\n"
 
 
