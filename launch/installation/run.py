@@ -41,7 +41,7 @@ FAILURES = (
         "Check the network or pip's settings (proxy, index), or set up without: make setup WHEELS=DIR",
     ),
     (
-        r"(?:No matching distribution found for|there is no version of|Because) ([\w.-]+==[^\s]+)",
+        r"(?:No matching distribution found for|there is no version of|Because|you\s+require) ([\w.-]+==[^\s,]+)",
         "there is no {0} for this machine",
         "See `pip config list` for a wrong index, and with WHEELS fill the folder on a machine of the same kind",
     ),

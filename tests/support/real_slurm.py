@@ -70,6 +70,8 @@ EnforcePartLimits=ALL
 OverTimeLimit=0
 KillWait=5
 MinJobAge=86400
+# Shared memory of MPI is named by host and job, which two of these clusters must not have in common.
+FirstJobId={first_job}
 MpiDefault=none
 {nodes}
 PartitionName=tests Nodes=ALL Default=YES MaxTime=INFINITE State=UP
@@ -182,7 +184,10 @@ def _fill(folder, *, binds):
         for node, own in zip(NODES, ports, strict=True)
     )
     tasks = "affinity" if binds else "none"
-    configuration = CONFIGURATION.format(folder=folder, host=host, port=port, nodes=nodes, tasks=tasks)
+    first_job = random.randrange(1, 60_000)
+    configuration = CONFIGURATION.format(
+        folder=folder, host=host, port=port, nodes=nodes, tasks=tasks, first_job=first_job
+    )
     (folder / "slurm.conf").write_text(configuration)
 
 

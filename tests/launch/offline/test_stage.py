@@ -485,7 +485,7 @@ def test_a_set_up_that_fails_is_one_line_and_can_be_resumed(whole_project, tmp_p
     (own / "wheels").mkdir()
     run_launch("unstage", own, "--folder", there, code=2)
     printed = capfd.readouterr().err
-    assert printed.splitlines()[0].startswith("setup: error: pip finds no")
+    assert printed.splitlines()[0].startswith("setup: error: there is no ")
     assert "unstage: error: set-up failed" in printed.splitlines()[-1]
     assert "Traceback" not in printed
     assert (there / unstage.UNFINISHED).exists()
