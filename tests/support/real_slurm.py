@@ -170,6 +170,12 @@ def _fill(folder, *, binds):
     parts = ["munge", "state", "pmix", "tmp", *(f"{node}/{part}" for node in NODES for part in ("spool", "tmp"))]
     for part in parts:
         (folder / part).mkdir(parents=True)
+    # Two mpiruns of a node that start at the same moment fail where both make Open MPI's folder; it stays, as it has a
+    # file.
+    for node in NODES:
+        kept = folder / "tmp" / f"ompi.{node}.{os.getuid()}" / "kept"
+        kept.parent.mkdir(mode=0o700)
+        kept.touch()
     key = folder / "munge" / "key"
     key.write_bytes(os.urandom(1024))
     key.chmod(0o600)
