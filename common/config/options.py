@@ -33,7 +33,13 @@ examples:
   horovodrun -np 2 python {program} --model resnet34 --dataset cifar10 --batch-size 32
   python {program} --dataset images:FOLDER --image-size 64x64 --validation-share 0.1
 """
-_PLURALS = {int: "a whole number", float: "a number", str: "a text", tuple: "HEIGHTxWIDTH"}
+# Type -> in words, and in a help page.
+_KINDS = {
+    int: ("a whole number", "INT"),
+    float: ("a number", "FLOAT"),
+    str: ("a text", "STR"),
+    tuple: ("HEIGHTxWIDTH", "HEIGHTxWIDTH"),
+}
 
 
 @dataclass(frozen=True)
@@ -67,15 +73,13 @@ class Option:
     @property
     def takes(self) -> str:
         """What it takes, in words."""
-        kinds = [_PLURALS[kind] for kind in _kinds(self.annotation) if not isinstance(kind, str)]
-        *first, last = [*kinds, *self.choices]
+        *first, last = [_KINDS[kind][0] if kind in _KINDS else kind for kind in _kinds(self.annotation)]
         return f"{', '.join(first)} or {last}" if first else last
 
     @property
     def metavar(self) -> str:
         """What stands for its value in a help page."""
-        kinds = [kind.__name__.upper() for kind in _kinds(self.annotation) if not isinstance(kind, str)]
-        words = [*("HEIGHTxWIDTH" if kind == "TUPLE" else kind for kind in kinds), *self.choices]
+        words = [_KINDS[kind][1] if kind in _KINDS else kind for kind in _kinds(self.annotation)]
         return words[0] if len(words) == 1 else f"{{{','.join(words)}}}"
 
     def read(self, text: str, *, help_page: str) -> Any:
