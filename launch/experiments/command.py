@@ -22,8 +22,8 @@ from common.run_folder.experiment_status import status_as_json
 from common.sites.table import SITES_FILE, Sites, read_sites
 from common.utils.command_line import path, word
 from launch.experiments.at_once import add_at_once_options, lanes_for, part_of, resources_of_lane
-from launch.experiments.experiment_file import shipped_experiments
-from launch.experiments.plan import only_matching, read_plan
+from launch.experiments.experiment_file import ExperimentFile, Protocol, shipped_experiments
+from launch.experiments.plan import only_matching, plan_of, read_plan
 from launch.experiments.report import Estimator, print_commands
 from launch.experiments.series import make_missing
 from launch.experiments.survey import missing_runs, resources_of, status_of, survey, this_host
@@ -92,6 +92,25 @@ def run(options: argparse.Namespace) -> int:
     if code == 0 and not task:
         print(f"next: python -m analysis report {shlex.quote(str(plan.folder))} -o report.html")
     return code
+
+
+def estimator_of_cells(cells: Sequence[dict[str, Any]], *, folder: Path, repeats: int, np: int) -> Estimator:
+    """Return the experiment of another command on this host, for whose cells there is no file.
+
+    Args:
+        folder: of its runs.
+        np: ranks of each cell.
+
+    Raises:
+        UserError: so many ranks cannot be started here.
+    """
+    file = ExperimentFile(
+        path=folder, folder=folder, about={}, protocol=Protocol(repeats=repeats), preparations=[], cells=list(cells)
+    )
+    launcher = launcher_at(None, hosts=None)
+    launcher.check(np=np)
+    plan = replace(plan_of(file), launcher=launcher)
+    return Estimator(plan, read_sites(), plan.protocol.site)
 
 
 def make_in_folder(estimator: Estimator, lanes: Sequence[Lane], *, options: argparse.Namespace, task: str = "") -> int:

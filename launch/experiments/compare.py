@@ -7,23 +7,18 @@ same command goes on after an interruption.
 import argparse
 import re
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from common.config.options import read_options
 from common.distributed.console import readable_seconds
 from common.errors import expanded
-from common.sites.table import read_sites
 from common.utils.command_line import whole_number, word
-from launch.experiments.command import make_in_folder
-from launch.experiments.experiment_file import ExperimentFile, Protocol
-from launch.experiments.plan import plan_of
+from launch.experiments.command import estimator_of_cells, make_in_folder
 from launch.experiments.report import Estimator
 from launch.experiments.survey import survey
 from launch.starting.analysis import ask_analysis, run_analysis
 from launch.starting.lanes import WHOLE_HOST
-from launch.starting.launchers import launcher_at
 from launch.starting.train import check_settings
 
 LONG_SECONDS = 600  # above it, the estimate says what would shorten it
@@ -71,18 +66,9 @@ def _estimator(options: argparse.Namespace) -> Estimator:
     cell = {"model": options.model, "dataset": options.dataset, "np": options.np, "epochs": options.epochs}
     cell |= {name: list(value) if isinstance(value, tuple) else value for name, value in settings.items()}
     cell |= {"launcher": "python"} if options.np == 1 else {}
-    file = ExperimentFile(
-        path=Path("compare"),
-        folder=expanded(options.runs_folder) / _folder_name(cell),
-        about={},
-        protocol=Protocol(repeats=options.repeats),
-        preparations=[],
-        cells=[{**cell, "framework": framework} for framework in ("torch", "keras")],
-    )
-    launcher = launcher_at(None, hosts=None)
-    launcher.check(np=options.np)
-    plan = replace(plan_of(file), launcher=launcher)
-    return Estimator(plan, read_sites(), plan.protocol.site)
+    cells = [{**cell, "framework": framework} for framework in ("torch", "keras")]
+    folder = expanded(options.runs_folder) / _folder_name(cell)
+    return estimator_of_cells(cells, folder=folder, repeats=options.repeats, np=options.np)
 
 
 def _folder_name(cell: dict[str, Any]) -> str:

@@ -9,23 +9,17 @@ tried together. `analysis/questions/tune.py` has the rules. Run the same command
 
 import argparse
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from common.config import GRADIENT_GROUPS, read_recipe
 from common.errors import EXIT_CODE_INTERRUPTED, UserError, expanded
 from common.names import framework_here
-from common.sites.table import read_sites
 from common.utils.command_line import whole_number, word
-from launch.experiments.command import make_in_folder
-from launch.experiments.experiment_file import ExperimentFile, Protocol
-from launch.experiments.plan import plan_of
-from launch.experiments.report import Estimator
+from launch.experiments.command import estimator_of_cells, make_in_folder
 from launch.experiments.survey import HostResources, survey, this_host
 from launch.starting.analysis import run_analysis
 from launch.starting.lanes import WHOLE_HOST
-from launch.starting.launchers import launcher_at
 from launch.starting.processes import PROGRAMS
 from launch.starting.train import check_settings
 
@@ -103,17 +97,14 @@ def _make(cells: Sequence[Mapping[str, Any]], *, folder: Path, options: argparse
     task = {"framework": options.framework, "model": options.model, "np": options.np, "epochs": 1}
     task |= {"max_steps": options.steps, **({"dataset": options.dataset} if options.dataset else {})}
     task |= {"launcher": "python"} if options.np == 1 else {}
-    file = ExperimentFile(
-        path=Path("tune"), folder=folder, about={}, protocol=Protocol(repeats=options.repeats), preparations=[],
-        cells=[{**task, **cell} for cell in cells],
-    )  # fmt: skip
-    launcher = launcher_at(None, hosts=None)
-    launcher.check(np=options.np)
-    plan = replace(plan_of(file), launcher=launcher)
+    estimator = estimator_of_cells(
+        [{**task, **cell} for cell in cells], folder=folder, repeats=options.repeats, np=options.np
+    )
+    plan = estimator.plan
     # Reports what prevents the runs before anything is created.
     check_settings(plan.cells[0].config, framework=options.framework, size=options.np)
     survey(plan)
-    return make_in_folder(Estimator(plan, read_sites(), plan.protocol.site), [WHOLE_HOST], options=options)
+    return make_in_folder(estimator, [WHOLE_HOST], options=options)
 
 
 def _judge(folder: Path, recipe: Path) -> int:
