@@ -18,8 +18,8 @@ from common.config.config import (
 )
 from common.config.device import GRADIENT_GROUPS, DeviceConfig, Groups
 from common.config.faults import FaultConfig
-from common.config.options import settings_flags
 from common.config.record import EnergyConfig, RecordConfig
+from common.config.rules import settings_flags
 from common.config.strategy import PartsConfig, StrategyConfig
 from common.config.training import DataConfig, ModelConfig, OneDNN, OptimizerConfig, ScheduleConfig, TrainingConfig
 

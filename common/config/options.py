@@ -9,7 +9,7 @@ import dataclasses
 import inspect
 import textwrap
 import types
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
@@ -177,20 +177,6 @@ def _unknown(word: str) -> str:
     if not word.startswith("-"):
         return f"a word that belongs to no option. Received: {word}. "
     return f"unknown option. Received: {word}. {suggestion(flag, all_options())}"
-
-
-def settings_flags(settings: Mapping[str, Any]) -> list[str]:
-    """Return the options that set these settings, by their names."""
-    words = []
-    for name, value in settings.items():
-        flag = name.replace("_", "-")
-        if isinstance(value, bool):
-            words.append(f"--{flag}" if value else f"--no-{flag}")
-        elif isinstance(value, list | tuple):
-            words += [f"--{flag}", "x".join(map(str, value))]  # an image size
-        else:
-            words += [f"--{flag}", str(value)]
-    return words
 
 
 def help_text(settings: Config, *, program: str, shows_all: bool) -> str:

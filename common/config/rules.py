@@ -1,6 +1,7 @@
 """Ranges of settings, what they define, and what is refused."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import cache
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_type_hints
@@ -20,6 +21,20 @@ def require(condition: bool, *, problem: str, received: str, remedy: str) -> Non
 def exclude(both: bool, *, problem: str, received: str) -> None:
     """Raise UserError if two settings are given that exclude each other."""
     require(not both, problem=problem, received=received, remedy="Leave one of the two out")
+
+
+def settings_flags(settings: Mapping[str, Any]) -> list[str]:
+    """Return the options that set these settings, by their names."""
+    words = []
+    for name, value in settings.items():
+        flag = name.replace("_", "-")
+        if isinstance(value, bool):
+            words.append(f"--{flag}" if value else f"--no-{flag}")
+        elif isinstance(value, list | tuple):
+            words += [f"--{flag}", "x".join(map(str, value))]  # an image size
+        else:
+            words += [f"--{flag}", str(value)]
+    return words
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,9 +2,9 @@
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from common.config.rules import Count, LimitedCount, Range, Settings, require
+from common.config.rules import Count, LimitedCount, Range, Settings, require, settings_flags
 from common.errors import UserError
 
 # The strategy that an option belongs to; with another one it has its default.
@@ -28,12 +28,6 @@ STRATEGY_OF_OPTION = {
 }
 
 
-def _flag(name: str, value: Any) -> str:
-    """Return a setting as on the command line."""
-    option = name.replace("_", "-")
-    return f"--{'' if value else 'no-'}{option}" if isinstance(value, bool) else f"--{option} {value}"
-
-
 NATIVE_FRAMEWORKS = {"ddp": "torch", "mirrored": "keras", "multiworker": "keras"}
 # The options without which a strategy says too little: the problem, and an example.
 _NEEDED = {
@@ -52,7 +46,7 @@ def check_options(settings: Settings, *, strategy: str) -> None:
         if owner != strategy and value != option.default:
             raise UserError(
                 f"--{option.name.replace('_', '-')} is an option of --strategy {owner}. "
-                f"Received: --strategy {strategy} {_flag(option.name, value)}. "
+                f"Received: --strategy {strategy} {' '.join(settings_flags({option.name: value}))}. "
                 f"Leave it out, or give --strategy {owner}"
             )
         if owner == strategy and value is None and option.name in _NEEDED:
@@ -166,7 +160,7 @@ class StrategyConfig(Settings):
             require(
                 self.strategy != "server" or self.staleness != 0 or value in (1, None),
                 problem="with --staleness 0, the default, all workers push and fetch in every update",
-                received=f"--staleness 0 {_flag(name, value)}",
+                received=f"--staleness 0 {' '.join(settings_flags({name: value}))}",
                 remedy="Leave it out, or give --staleness none, or 1 or more",
             )
 
