@@ -71,7 +71,7 @@ def resumed(folder, *flags, **subjects):
 
 CHANGES = {
     "training": {"epochs": 9, "max_steps": 5},
-    "record": {"keep": 3, "checkpoint_minutes": 2.5, "progress": "lines", "tensorboard": True},
+    "record": {"keep": 3, "checkpoint_minutes": 2.5, "progress": "lines", "tensorboard": True, "verbose": True},
     "data": {"data_folder": "/data"},
     "faults": {"stall_seconds": 90.0, "on_stall": "end"},
 }

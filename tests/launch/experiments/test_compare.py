@@ -27,7 +27,7 @@ def test_pairs_of_runs_a_report_and_an_answer(tmp_path):
     runs = tmp_path / "runs" / FOLDER
     names = ["keras-mlp-np2-r1", "keras-mlp-np2-r2", "torch-mlp-np2-r1", "torch-mlp-np2-r2"]
     assert sorted(path.parent.name for path in runs.glob("*/run.json")) == names
-    assert [read_run(runs / name).config.training.seed for name in names] == [1, 2, 1, 2]
+    assert [read_run(runs / name).record.config.training.seed for name in names] == [1, 2, 1, 2]
     first, second = shown
     assert first[0].startswith("4 runs of 4 to do on local: about ")
     assert second[0] == "nothing is left to do: 4 runs"

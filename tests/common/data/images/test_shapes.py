@@ -24,17 +24,7 @@ def test_files_depend_on_the_seed_and_not_on_the_number_of_workers(tmp_path, mon
     for name, seed, cores in (("one", 1, 1), ("two", 1, 2), ("other", 2, 1)):
         monkeypatch.setattr(workers, "usable_cores", lambda cores=cores: cores)
         size = "x".join(map(str, reversed(SIZE)))
-        arguments = [
-            "images",
-            "draw",
-            str(tmp_path / name),
-            "--images",
-            "11",
-            "--image-size",
-            size,
-            "--seed",
-            str(seed),
-        ]
+        arguments = ["--images", "11", "--image-size", size, "--seed", str(seed)]
         assert main(["images", "draw", str(tmp_path / name), *arguments]) == 0
         assert "drew 11 images in" in capsys.readouterr().out
     assert {path.name for path in tmp_path.iterdir()} == {"one", "two", "other"}
