@@ -81,8 +81,8 @@ def test_the_killed_rank_is_replaced(tmp_path):
 
 
 def test_each_one_line_edit_changes_one_line_of_the_script():
-    edits = re.findall(r"^sed '(.*)' torch_impl/minimal\.py > (\w+)\.py$", PAGE, re.MULTILINE)
-    assert [name for _, name in edits] == ["unsharded", "apart", "unscaled"]
+    edits = re.findall(r"^sed '(.*)' torch_impl/minimal\.py > (\w+\.py)$", PAGE, re.MULTILINE)
+    assert [name for _, name in edits] == ["unsharded.py", "apart.py", "unscaled.py"]
     script = ROOT / "torch_impl" / "minimal.py"
     lines = script.read_text(encoding="utf-8").splitlines()
     for edit, _ in edits:
