@@ -230,7 +230,7 @@ def tuned_table(data: Path) -> str:
     folders = _tuned_folders(data)
     found = [_tuned(folder) for folder in folders]
     if not found:
-        return _shown(pd.DataFrame({"settings": ["not tried yet"]}), {})
+        return _shown(pd.DataFrame({"settings": ["not measured yet"]}), {})
     tables = [one.tables[0] for one in found]
     # The title goes on with settings that are the same in all rows.
     frames = [_frame(table).assign(task=re.sub(r"(, np \d+).*", r"\1", table.title)) for table in tables]
