@@ -13,7 +13,7 @@ import numpy as np
 
 from common.distributed.pinning import report_missing_onednn
 from common.trained.prediction import Classifier, TrainedModel, run_prediction
-from common.training.entry_point import program_name
+from common.utils.command_line import program_name
 from keras_impl.models import build_model
 from keras_impl.onednn import onednn_is_on, use_onednn
 from keras_impl.weights import load_weights

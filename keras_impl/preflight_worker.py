@@ -14,7 +14,8 @@ import tensorflow as tf
 
 from common.checks.preflight_worker import check_exchange, run_worker
 from common.config import DeviceConfig
-from common.training.entry_point import exit_rank, program_name
+from common.training.entry_point import exit_rank
+from common.utils.command_line import program_name
 from keras_impl import distributed
 
 

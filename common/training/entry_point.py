@@ -6,7 +6,6 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 from common.config import Config
 from common.distributed.communicator import Communicator
@@ -155,9 +154,3 @@ def _watch_signals(session: Session) -> None:
             os._exit(128 + number)
 
     threading.Thread(target=watch, name="signals", daemon=True).start()
-
-
-def program_name(file: str) -> str:
-    """Return `torch_impl/train.py` for the path of that file."""
-    path = Path(file)
-    return f"{path.parent.name}/{path.name}"

@@ -19,6 +19,12 @@ def is_trainer() -> bool:
     return Path(sys.argv[0]).name == "train.py"
 
 
+def program_name(file: str) -> str:
+    """Return `torch_impl/train.py` for the path of that file."""
+    path = Path(file).absolute()
+    return f"{path.parent.name}/{path.name}"
+
+
 class Parser(argparse.ArgumentParser):
     """An `argparse.ArgumentParser` that prints the usage only for --help."""
 

@@ -3,22 +3,28 @@
     import common.watchdog.startup  # isort: skip  # noqa: F401
 
 The settings have not been read then. Flags count; what a recipe or a resumed run says counts once it is read. The
-garbage collector pauses until they are read.
+garbage collector pauses until they are read. Help and the errors in the command line of one process come before
+the framework is imported.
 """
 
+import os
 import signal
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
 
-from common.utils.command_line import is_trainer
+from common.utils.command_line import is_trainer, program_name
 from common.utils.garbage import pause_garbage_collection
 
 if is_trainer():
     pause_garbage_collection()
 
-from common.config import FaultConfig, config_from_dict, requested
+from common.config import FaultConfig, config_from_dict, parse_command_line, requested
+from common.distributed.communicator import under_launcher
+from common.errors import EXIT_CODE_USER_ERROR, UserError
 from common.watchdog.watch import watch_startup
+
+PAGES = {"-h", "--help", "--help-all", "--version"}
 
 
 def flags(arguments: Sequence[str]) -> FaultConfig:
@@ -34,6 +40,24 @@ def flags(arguments: Sequence[str]) -> FaultConfig:
     return FaultConfig()
 
 
+def answer_without_framework(arguments: Sequence[str]) -> None:
+    """Print a page of help, or the error in a command line, and end the program.
+
+    Ranks read their settings once they have met: all of them end with the same exit code then, and the first one alone
+    prints. Those of a run that is resumed are its own.
+    """
+    is_page = bool(PAGES & {*arguments})
+    if not is_page and (under_launcher(os.environ) or any(word.startswith("--resume") for word in arguments)):
+        return
+    program = program_name(sys.argv[0])
+    try:
+        parse_command_line(arguments, program=program)
+    except UserError as error:
+        print(f"{program}: error: {error}", file=sys.stderr)
+        raise SystemExit(EXIT_CODE_USER_ERROR) from None
+
+
 if is_trainer():
+    answer_without_framework(sys.argv[1:])
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # no traceback of an import, until `run_program` writes the status
 watch_startup(flags(sys.argv[1:]))
