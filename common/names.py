@@ -34,6 +34,6 @@ def settings_here(values: dict[str, Any], *, source: str) -> dict[str, Any]:
     for name, value in values.items():
         own = OPTIONS_ELSEWHERE.get(name, name)
         if own in ours:
-            raise UserError(f"a setting by two names in {source}. Received: {own} and {name}. Leave one of them out")
+            raise UserError(f"two names of one setting in {source}. Received: {own} and {name}. Leave one of them out")
         ours[own] = value_here(own, value)
     return ours

@@ -29,5 +29,5 @@ def compile_errors(comm: Communicator) -> Iterator[None]:
         except tf.errors.OpError as error:
             line = error.message.splitlines()[0]
             raise UserError(
-                f"XLA cannot compile the model. Received: --compile, {line}. Leave it out, or mend what it names"
+                f"XLA cannot compile the model. Received: --compile, {line}. Leave it out, or fix this cause"
             ) from error

@@ -57,13 +57,13 @@ def use_onednn(asked: str) -> None:
     said = VALUES.get(variable.lower(), asked)
     if asked != "framework" and said != asked:
         raise UserError(
-            f"the variable of TensorFlow says the opposite of --onednn {asked}. Received: {VARIABLE}={variable}. "
+            f"TensorFlow's variable contradicts --onednn {asked}. Received: {VARIABLE}={variable}. "
             f"Unset it, or give --onednn {said}, or framework to leave it to the variable"
         )
     if _imported != [asked]:
         raise UserError(
-            f"TensorFlow is imported already, and oneDNN cannot be turned any more. Received: --onednn {asked} after "
-            f"{' '.join(_imported)}. Start another process"
+            f"TensorFlow is already imported, and oneDNN can no longer be turned on or off. Received: "
+            f"--onednn {asked} after {' '.join(_imported)}. Start another process"
         )
     check_onednn(asked, is_on=onednn_is_on())
 

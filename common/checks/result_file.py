@@ -34,7 +34,7 @@ def read_result(file: Path, kind: type[Result], *, command: str) -> Result:
         result = TypeAdapter(kind).validate_json(read_text(file), strict=True)
     except OSError as error:
         raise UserError(
-            f"cannot read the result: {error.strerror}. Received: {file}. Give what `{command}` has written"
+            f"cannot read the result: {error.strerror}. Received: {file}. Give a file written by `{command}`"
         ) from None
     except ValueError as error:  # not UTF-8, or pydantic's ValidationError
         problem = first_problem(error) if isinstance(error, ValidationError) else str(error)

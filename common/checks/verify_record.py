@@ -57,7 +57,7 @@ def whole_run(run: Run) -> WholeRun:
     parts = (record.config, record.environment, record.world, record.data, record.hashes, record.totals)
     kinds = (Config, Environment, World, DataRecord, Hashes, Totals)
     if not all(isinstance(part, kind) for part, kind in zip(parts, kinds, strict=True)):
-        raise UserError(f"the record lacks what a rerun needs. Received: {run.folder}. Give a run with a full record")
+        raise UserError(f"the record is incomplete. Received: {run.folder}. Give a run with a complete record")
     config = with_measured(record.config, record.groups)  # type: ignore[arg-type]
     return WholeRun(run, config, *parts[1:])  # type: ignore[arg-type]
 

@@ -24,14 +24,14 @@ class BalanceConfig(Settings):
     """ranks of unequal speed"""
 
     shares: str | None = None
-    """parts of a global batch that the ranks take, in their order, such as 2:1, or auto: by their speed, measured
-    before training; at least one image each. Gradients and averages are weighted by images, and validation and test are
-    shared in the same way (None: equal parts)"""
+    """relative parts of the global batch for the ranks, in order, such as 2:1; auto: by speed, measured before
+    training. Each rank gets at least one image. Gradients and averages are weighted by images, and validation and test
+    are divided in the same way (None: equal parts)"""
     slow: str | None = None
-    """plant a straggler, RANK:FACTOR[:PROBABILITY]: forward and backward of this rank take FACTOR times as long, in
-    every update or with this probability, drawn from the seed; the times of such a run are not compared"""
+    """make a rank a straggler, RANK:FACTOR[:PROBABILITY]: its forward and backward pass take FACTOR times as long,
+    in every update or with this probability, drawn from the seed; the times of such a run are not compared"""
     slow_is_subject: Annotated[bool, NOTHING] = False
-    """compare the times of a run with --slow: an experiment about stragglers"""
+    """compare the times of a run with --slow, for experiments about stragglers"""
 
     @property
     def slows_beside_the_subject(self) -> bool:
@@ -42,21 +42,21 @@ class BalanceConfig(Settings):
         super().__post_init__()
         require(
             self.parts is None or min(self.parts) > 0,
-            problem="--shares is no ratio",
+            problem="--shares is not a ratio",
             received=f"--shares {self.shares}",
             remedy="Give a number above 0 for each rank, such as 2:1, or auto",
         )
         straggler = self.straggler
         require(
             straggler is None or (1 <= straggler.factor <= MOST_SLOW and 0 < straggler.probability <= 1),
-            problem="--slow is no straggler",
+            problem="--slow does not describe a straggler",
             received=f"--slow {self.slow}",
             remedy="Give RANK:FACTOR or RANK:FACTOR:PROBABILITY, "
             f"a factor from 1 to {MOST_SLOW}, such as 0:2 or 0:2:0.1",
         )
         require(
             not self.slow_is_subject or self.slow is not None,
-            problem="there is no straggler to be the subject",
+            problem="--slow-is-subject needs a straggler",
             received="--slow-is-subject without --slow",
             remedy="Give --slow RANK:FACTOR, or leave it out",
         )
@@ -65,13 +65,13 @@ class BalanceConfig(Settings):
         """Raise UserError if parts or straggler are not those of so many workers, the ranks without servers."""
         require(
             self.parts is None or len(self.parts) == workers,
-            problem="there is one part for each worker",
+            problem="--shares needs one number for each worker",
             received=f"--shares {self.shares} on {workers}",
-            remedy=f"Give as many numbers, such as {':'.join(['2', *['1'] * (workers - 1)])}",
+            remedy=f"Give one number per worker, such as {':'.join(['2', *['1'] * (workers - 1)])}",
         )
         require(
             self.straggler is None or self.straggler.rank < workers,
-            problem="the straggler is none of the workers, which count from 0",
+            problem="the straggler is not one of the workers, which are numbered from 0",
             received=f"--slow {self.slow} on {workers}",
             remedy=f"Give a rank from 0 to {workers - 1}",
         )

@@ -22,7 +22,7 @@ def add_onednn_option(parser: argparse.ArgumentParser) -> None:
         "--onednn",
         choices=get_args(OneDNN),
         default=ModelConfig.onednn,
-        help="whether oneDNN computes on CPUs; framework: as the framework decides (default: %(default)s)",
+        help="use oneDNN on CPUs; framework: the framework's default (default: %(default)s)",
     )
 
 

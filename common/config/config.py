@@ -30,57 +30,57 @@ from common.names import settings_here
 _REFUSED_BY = {
     "adasum": {
         "--profile": "--profile times the averaging of gradients",
-        "--compression": "Adasum in float16 is not proven",
+        "--compression": "Adasum in float16 is not verified",
         "--gradient-groups": "all updates are combined in one group",
-        "--mixed-precision": "Adasum in float16 is not proven",
+        "--mixed-precision": "Adasum in float16 is not verified",
         "--shares": "Adasum weights updates by their angles, not by images",
     },
     "averaging": {
         "--profile": "--profile times the averaging of gradients",
-        "--compression": "weights are averaged as they are",
+        "--compression": "weights are averaged uncompressed",
         "--gradient-groups": "all weights are averaged in one group",
-        "--mixed-precision": "each rank would scale its loss in its own way",
+        "--mixed-precision": "each rank would have its own loss scale",
     },
     "layers": {
         "--profile": "--profile times the averaging of gradients",
-        "--compression": "activations and gradients are sent as they are",
+        "--compression": "activations and gradients are sent uncompressed",
         "--gradient-groups": "a stage has one group of gradients",
         "--mixed-precision": "activations are sent in the type of the weights",
         "--compile": "stages exchange activations inside a pass",
-        "--shares": "ranks of a pipeline take no batches of their own",
-        "--slow": "stragglers are planted in steps of whole models",
+        "--shares": "the ranks of a pipeline share each batch",
+        "--slow": "stragglers need ranks that hold whole models",
     },
     "native": {
         "--profile": "--profile times Horovod's averaging of gradients",
-        "--compression": "the framework sends gradients as they are",
-        "--gradient-groups": "the framework groups gradients in its own way",
-        "--mixed-precision": "the scale of the loss is not tested with native strategies",
+        "--compression": "the framework sends gradients uncompressed",
+        "--gradient-groups": "the framework groups gradients itself",
+        "--mixed-precision": "loss scaling is not tested with native strategies",
         "--compile": "the framework exchanges gradients inside a pass",
         "--horovod-timeline": "native strategies do not start Horovod",
         "--share-gpu": "the framework exchanges gradients between GPUs",
-        "--shares": "the framework takes equal parts of a batch",
-        "--slow": "stragglers are planted in the exchanges of the other strategies",
+        "--shares": "the framework divides batches equally",
+        "--slow": "stragglers are not implemented for native strategies",
     },
     "server": {
         "--profile": "--profile times the averaging of gradients",
-        "--compression": "gradients are sent as they are",
+        "--compression": "gradients are sent uncompressed",
         "--gradient-groups": "all gradients are sent together",
-        "--mixed-precision": "each rank would scale its loss in its own way",
+        "--mixed-precision": "each rank would have its own loss scale",
         "--horovod-timeline": "Horovod is not started",
     },
     "split": {
         "--profile": "--profile times the averaging of gradients",
-        "--compression": "activations and gradients are sent as they are",
+        "--compression": "activations and gradients are sent uncompressed",
         "--gradient-groups": "a rank has one group of gradients",
-        "--mixed-precision": "sums of activations in other types are not proven",
+        "--mixed-precision": "sums of activations in other types are not verified",
         "--compile": "ranks exchange activations inside a pass",
-        "--shares": "ranks that hold one model take the same batches",
-        "--slow": "stragglers are planted in steps of whole models",
+        "--shares": "ranks that divide one model use the same batches",
+        "--slow": "stragglers need ranks that hold whole models",
     },
 }
 
 
-# Settings that change how fast a run is and not what it learns, which `launch tune` tries, and their subjects.
+# Settings that change the speed of a run but not its results, which `launch tune` tries, and their subjects.
 SPEED_SETTINGS = {
     "threads": "device", "channels_last": "device", "pinned_memory": "device", "gradient_groups": "device",
     "onednn": "model", "compile": "model",
@@ -130,7 +130,7 @@ class Config:
         )
         exclude(
             profile and self.model.batch_norm != "trained",
-            problem="--profile needs steps of one kind",
+            problem="--profile needs steps that are all alike",
             received=f"--profile --batch-norm {self.model.batch_norm}",
         )
         exclude(
@@ -140,7 +140,7 @@ class Config:
         )
         exclude(
             profile and self.model.compile,
-            problem="--profile times the parts of a step, which are compiled as one",
+            problem="--compile merges the parts of a step that --profile times",
             received="--profile --compile",
         )
         self._check_strategy()
@@ -176,24 +176,24 @@ class Config:
                 exclude(reason is not None, problem=str(reason), received=f"{chosen} {flag}")
         require(
             self.strategy.staleness == 0 or self.schedule.lr_scaling is not None,
-            problem="each update is of one worker's batch, and the learning rate of all may be too large",
+            problem="each update uses one worker's batch, and a rate scaled for all workers may be too large",
             received=f"--staleness {self.strategy.staleness} without --lr-scaling",
             remedy="Give --lr-scaling, such as none",
         )
         exclude(
             self.strategy.staleness != 0 and self.balance.shares is not None,
-            problem="workers that draw their batches share the work by their speed anyway",
+            problem="with this staleness, workers already share the work by their speed",
             received=f"--staleness {self.strategy.staleness} --shares {self.balance.shares}",
         )
         require(
             not (self.energy.energy and self.strategy.replicas and device.device != "cpu"),
-            problem="energy is measured of one GPU per rank",
+            problem="energy is measured for one GPU per rank",
             received=f"--energy --native mirrored --replicas {self.strategy.replicas}",
             remedy="Give --device cpu, or --native multiworker",
         )
         exclude(
             self.strategy.replay is not None and record.checkpoint_minutes is not None,
-            problem="in a replay workers meet where they met in the run",
+            problem="in a replay, workers synchronize at the same updates as in the run",
             received=f"--replay {self.strategy.replay} --checkpoint-minutes {record.checkpoint_minutes}",
         )
 
@@ -203,24 +203,24 @@ class Config:
             (
                 f"--strategy {strategy.strategy}",
                 strategy.strategy != "allreduce",
-                "ranks of other strategies hold what no other rank has",
+                "with other strategies, ranks hold state that no other rank has",
             ),
-            ("--adasum", strategy.adasum, "Adasum needs MPI, which ends all ranks with the first one"),
+            ("--adasum", strategy.adasum, "Adasum needs MPI, which ends all ranks if one ends"),
             (f"--shares {balance.shares}", balance.shares is not None, "parts of the batch change with the ranks"),
             (
                 "--gradient-groups auto",
                 self.device.gradient_groups == "auto",
-                "groups are measured with ranks that stay",
+                "groups are measured with constant ranks",
             ),
             (f"--slow {balance.slow}", balance.slow is not None, "the straggler may end, or become another rank"),
-            ("--energy", self.energy.energy, "energy is measured of ranks that stay from start to end"),
-            ("--profile", self.record.profile, "a profile is of ranks that stay from start to end"),
-            ("--horovod-timeline", self.record.horovod_timeline, "a timeline is of ranks that stay from start to end"),
-            ("--compile", self.model.compile, "the model would be compiled anew after each change of ranks"),
+            ("--energy", self.energy.energy, "energy is measured for ranks that run from start to end"),
+            ("--profile", self.record.profile, "a profile needs ranks that run from start to end"),
+            ("--horovod-timeline", self.record.horovod_timeline, "a timeline needs ranks that run from start to end"),
+            ("--compile", self.model.compile, "the model would be recompiled after each change of ranks"),
             (
                 f"--memory-limit {self.device.memory_limit}",
                 self.device.memory_limit is not None,
-                "the limit ends all ranks with the first one",
+                "the limit ends all ranks if one exceeds it",
             ),
         ):
             exclude(self.faults.elastic and given, problem=reason, received=f"--elastic {flag}")

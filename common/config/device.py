@@ -17,40 +17,40 @@ GRADIENT_GROUPS: dict[Groups, int | None] = {"one": 1, "2": 2, "4": 4, "each": N
 
 @dataclass(frozen=True)
 class DeviceConfig(Settings):
-    """the device, and how gradients are exchanged"""
+    """the device, and the exchange of gradients"""
 
     device: Annotated[Literal["auto", "cpu", "gpu"], NOTHING] = "auto"
     """auto: one GPU per rank if there are GPUs, otherwise the CPU"""
     mixed_precision: Precision = "none"
-    """type that layers compute in, with float32 weights: float16, with loss scaling, on GPUs only; or bfloat16"""
+    """type in which layers compute, with float32 weights: float16, with loss scaling, on GPUs only; or bfloat16"""
     tf32: bool = False
     """let GPUs since Ampere round the factors of float32 products to 10 bits, as TensorFlow does by default"""
     cudnn_benchmark: Annotated[bool, SPEED] = False
-    """let cuDNN try its algorithms and take the fastest, whose sums may differ in their last bits between runs; without
-    it only kernels are taken, of cuDNN and others, that always add in the same order"""
+    """let cuDNN benchmark its algorithms and use the fastest, whose sums may differ in their last bits between runs;
+    without this flag, only kernels that always add in the same order are used"""
     channels_last: Annotated[bool, SPEED] = True
-    """layout of images, and of what layers make of them: height, width, channels; --no-channels-last: channels first
-    (Keras: on GPUs only). Weights of PyTorch stay channels first, as Horovod exchanges no others"""
+    """layout of images and activations: height, width, channels; --no-channels-last: channels first (Keras: on GPUs
+    only). PyTorch's weights stay channels first, because Horovod exchanges no other layout"""
     pinned_memory: Annotated[bool, SPEED] = False
-    """copy batches to the GPU from page-locked memory, while it computes; from other memory a copy waits for the GPU,
-    which counts as waiting for data. PyTorch only, as TensorFlow copies them in its own way"""
+    """copy batches to the GPU from page-locked memory, while the GPU computes; a copy from other memory waits for the
+    GPU, which counts as waiting for data. PyTorch only, because TensorFlow manages its own copies"""
     share_gpu: Annotated[bool, SPEED] = False
-    """let the ranks of a host share its GPUs, for tests: gradients go through host memory, as NCCL refuses two ranks on
-    one GPU; the times of such a run are not compared"""
+    """let the ranks of a host share its GPUs, for tests: gradients go through host memory, because NCCL refuses two
+    ranks on one GPU; the times of such a run are not compared"""
     threads: Annotated[int, Range(least=1, most=1024), NOTHING] | None = None
     """compute threads per rank (None: cores of the host / ranks on the host)"""
     compression: Literal["none", "fp16"] = "none"
-    """type in which gradients are sent: their own, or float16"""
+    """type in which gradients are sent: none: unchanged; fp16: float16"""
     gradient_groups: Annotated[Literal["one", "2", "4", "each", "auto"], SPEED] = "one"
-    """average all gradients in one grouped all-reduce; in 2 or 4, which start as soon as their gradients are there; or
-    each tensor in its own; auto: the fastest of these, measured before training"""
+    """one: average all gradients in one grouped all-reduce; 2 or 4: in so many groups, each sent as soon as its
+    gradients are ready; each: every tensor separately; auto: the fastest of these, measured before training"""
     backward_passes_per_step: Annotated[Count, SPEED] = 1
-    """batches of each rank whose gradients are averaged before one exchange and one update (gradient accumulation, of
-    allreduce): the global batch is this many times larger, and --lr-scaling counts it like ranks"""
+    """gradient accumulation, for allreduce: number of batches per rank whose gradients are averaged before one exchange
+    and one update. The global batch size is this many times larger, and --lr-scaling counts batches like ranks"""
 
     memory_limit: Annotated[int, Range(least=1, most=10**9), SPEED] | None = None
-    """megabytes (10^6 bytes) that a rank may take beyond what it has before its model is built; a rank that takes more
-    ends the run"""
+    """megabytes (10^6 bytes) that a rank may use in addition to its memory use before its model is built; the run ends
+    if a rank uses more"""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -66,7 +66,7 @@ class DeviceConfig(Settings):
         )
         exclude(
             self.share_gpu and self.device == "cpu",
-            problem="ranks on the CPU share no GPU",
+            problem="ranks on the CPU have no GPU to share",
             received="--share-gpu --device cpu",
         )
 

@@ -13,17 +13,17 @@ class FaultConfig(Settings):
     defines = NOTHING
 
     elastic: Annotated[bool, SPEED] = False
-    """go on with the ranks that are left when one ends, and with those that join; the global batch stays that of the
+    """if a rank ends, continue with the others, and with ranks that join; the global batch size stays that of the
     first start. For allreduce, started by horovodrun with --host-discovery-script or by `launch train --elastic`"""
     commit_steps: Annotated[LimitedCount, SPEED] = 10
-    """updates between copies of the run's state, which every rank keeps in memory: updates after the last copy are made
-    again when a rank ends"""
+    """updates between copies of the run's state, which every rank keeps in memory; if a rank ends, the updates after
+    the last copy are repeated"""
     stall_seconds: Annotated[float, Range(least=1, most=10**6)] | None = None
-    """a rank that has not moved for so long in training hangs (None: 20 times its slowest update, at least 60);
-    start-up, evaluations and checkpoints have at least 10 minutes"""
+    """a rank hangs if it makes no progress for this long in training (None: 20 times its slowest update, at least 60);
+    the limit for start-up, evaluations and checkpoints is at least 10 minutes"""
     on_stall: Literal["wait", "end", "drop"] | None = None
-    """what to do about ranks that hang, after reporting them: wait; end the run, to be resumed from its newest
-    checkpoint; drop: kill them, and with --elastic the others go on (None: wait; with --elastic drop)"""
+    """what to do about ranks that hang, after reporting them: wait; end: end the run, which can be resumed from
+    its newest checkpoint; drop: kill them, and with --elastic the others continue (None: wait; with --elastic drop)"""
 
     @property
     def stall_action(self) -> Literal["wait", "end", "drop"]:
@@ -40,7 +40,7 @@ class FaultConfig(Settings):
         )
         require(
             self.elastic or self.on_stall != "drop",
-            problem="without a rank the others go on only with --elastic",
+            problem="the other ranks can continue only with --elastic",
             received="--on-stall drop",
             remedy="Give --on-stall end, or --elastic, too",
         )

@@ -1,6 +1,6 @@
 """The trainers' options, one for each setting: how they are read, and how they are shown by `--help`.
 
-What is wrong with an option is said in our own words: which setting it is, what it takes, what was meant.
+Errors are in our own words: which setting is wrong, what it takes, what was probably meant.
 """
 
 import argparse
@@ -37,7 +37,7 @@ examples:
 _KINDS = {
     int: ("a whole number", "INT"),
     float: ("a number", "FLOAT"),
-    str: ("a text", "STR"),
+    str: ("a string", "STR"),
     tuple: ("HEIGHTxWIDTH", "HEIGHTxWIDTH"),
 }
 
@@ -149,7 +149,7 @@ def read_options(arguments: Sequence[str], *, program: str) -> dict[str, dict[st
             raise UserError(f"{_unknown(word)}{help_page}")
         if option.is_switch:
             if equals:
-                raise UserError(f"{option.flag} takes no value. Received: {word}. Give it alone. {help_page}")
+                raise UserError(f"{option.flag} takes no value. Received: {word}. Remove the value. {help_page}")
             value: Any = switched
         else:
             text = text if equals else next(words, "")
@@ -173,9 +173,9 @@ def _unknown(word: str) -> str:
     flag = _flag_here(word.partition("=")[0])
     if flag in ("--np", "-np", "-n"):
         starts = "horovodrun -np 2 python ..., or python -m launch train --np 2"
-        return f"the number of ranks is an option of what starts them. Received: {word}. Give it there: {starts}. "
+        return f"the launcher sets the number of ranks. Received: {word}. Start ranks with {starts}. "
     if not word.startswith("-"):
-        return f"a word that belongs to no option. Received: {word}. "
+        return f"unexpected argument. Received: {word}. "
     return f"unknown option. Received: {word}. {suggestion(flag, all_options())}"
 
 
@@ -189,7 +189,7 @@ def help_text(settings: Config, *, program: str, shows_all: bool) -> str:
     parser = argparse.ArgumentParser(
         prog=program, usage=f"{program} [OPTIONS]", add_help=False,
         formatter_class=argparse.RawDescriptionHelpFormatter, epilog=EXAMPLES.format(program=program),
-        description="Train a model on Horovod. Every option can also stand in a recipe: --recipe FILE (TOML).",
+        description="Train a model with Horovod. Every option can also be set in a recipe: --recipe FILE (TOML).",
     )  # fmt: skip
     if shows_all:
         for subject in dataclasses.fields(settings):
@@ -199,7 +199,7 @@ def help_text(settings: Config, *, program: str, shows_all: bool) -> str:
                 if option.subject == subject.name:
                     _add(group, option, getattr(part, option.name))
     else:
-        group = parser.add_argument_group("the options most used")
+        group = parser.add_argument_group("common options")
         for name in MOST_USED:
             option = all_options()[f"--{name.replace('_', '-')}"]
             _add(group, option, getattr(getattr(settings, option.subject), name))

@@ -20,7 +20,7 @@ class EnergyConfig(Settings):
     power_interval: Annotated[float, Range(least=0.01, most=60)] = 0.5
     """seconds between samples of power"""
     idle_seconds: NotNegative = 10.0
-    """seconds for which idle power is measured, before the model is built and again after the test"""
+    """seconds of measuring idle power, before the model is built and again after the test"""
     powercap_folder: str = "/sys/class/powercap"
     """folder of the energy counters of processors and memory (RAPL); containers may mount it elsewhere"""
 
@@ -39,18 +39,18 @@ class RecordConfig(Settings):
     """run folder of the run to resume; its settings are kept, except that --epochs, --max-steps, --keep,
     --checkpoint-minutes, --tensorboard, --progress, --verbose and --data-folder can be changed"""
     resume_or_start: bool = False
-    """resume the run of this --name if it exists and is not finished, otherwise start it: for commands that a batch
-    system runs again"""
+    """resume the run of this --name if it exists and is not finished, otherwise start it: for jobs that a batch system
+    restarts"""
     keep: Annotated[int, Range(least=0)] = 1
-    """number of checkpoints of finished epochs to keep, the newest ones; 0 keeps all"""
+    """number of checkpoints of finished epochs to keep, newest first; 0 keeps all"""
     checkpoint_minutes: Positive | None = None
     """minutes between checkpoints inside an epoch (None: only after each epoch)"""
     tensorboard: bool = False
     """also write TensorBoard event files"""
     profile: bool = False
-    """time each part of a step, which slows it down: the times of such a run are not compared"""
+    """time each part of a step, which slows down the step; the times of such a run are not compared"""
     profile_layers: bool = False
-    """as --profile, and time each layer forward and backward: layers do not overlap then, nor are they fused"""
+    """like --profile, and also time each layer, forward and backward; layers then neither overlap nor are fused"""
     horovod_timeline: Annotated[bool, SPEED] = False
     """record Horovod's timeline of the training as timeline.json; needs 2 ranks or more"""
     progress: Literal["auto", "bars", "lines"] = "auto"
@@ -58,7 +58,7 @@ class RecordConfig(Settings):
     verbose: bool = False
     """print all settings, and the layers of the model, before training"""
     site: str = "local"
-    """recorded name of the place of the run: a node that `python -m launch sites` lists, or a name of your own"""
+    """recorded name of the site: a node that `python -m launch sites` lists, or your own name"""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -32,10 +32,10 @@ NATIVE_FRAMEWORKS = {"ddp": "torch", "mirrored": "keras", "multiworker": "keras"
 # The options without which a strategy says too little: the problem, and an example.
 _NEEDED = {
     "average_every": ("averaging needs an interval", "such as 8 or epoch"),
-    "model_ranks": ("layers are split over a number of ranks", "such as 2"),
+    "model_ranks": ("split needs the number of ranks that divide each layer", "such as 2"),
     "native": ("there are several native strategies", f"one of {', '.join(NATIVE_FRAMEWORKS)}"),
-    "servers": ("servers are ranks of their own", "such as 1"),
-    "stages": ("layers are divided among a number of ranks", "such as 2"),
+    "servers": ("server needs the number of servers", "such as 1"),
+    "stages": ("layers needs the number of ranks that divide the model", "such as 2"),
 }
 
 
@@ -62,38 +62,38 @@ class StrategyConfig(Settings):
 
     strategy: Literal["allreduce", "averaging", "layers", "native", "server", "split"] = "allreduce"
     """allreduce: gradients are averaged over the ranks before every update; averaging (local SGD): each rank updates
-    its own weights, which are averaged now and then; layers (pipeline parallelism): ranks hold consecutive layers of
-    one model; native: the framework's own way, without Horovod; server: ranks without data hold and update the weights;
-    split (tensor parallelism): ranks hold a piece of every layer"""
+    its own weights, which are averaged periodically; layers (pipeline parallelism): ranks hold consecutive layers of
+    one model; native: the framework's own strategy, without Horovod; server: ranks without data hold and update the
+    weights; split (tensor parallelism): ranks hold a part of every layer"""
     average_every: Count | Literal["epoch"] | None = None
-    """updates from one averaging of the weights to the next, counted from the start of the run, or epoch: at the end of
-    each; needed by averaging"""
+    """updates between averagings of the weights, counted from the start of the run; epoch: average at the end of each
+    epoch; required by averaging"""
     average_state: bool = True
     """average the optimizer's state (momentum, moments) together with the weights; --no-average-state: each rank keeps
-    its own"""
+    its own state"""
     warmup_allreduce: Annotated[int, Range(least=0)] = 0
-    """updates at the start of the run whose gradients are averaged, before averaging begins (post-local SGD)"""
+    """updates at the start of the run that average gradients, before averaging of weights begins (post-local SGD)"""
     native: Literal["ddp", "mirrored", "multiworker"] | None = None
     """ddp: PyTorch's DistributedDataParallel; mirrored, multiworker: TensorFlow's MirroredStrategy, one process with
-    --replicas devices, and MultiWorkerMirroredStrategy, one per rank; needed by native"""
+    --replicas devices, and MultiWorkerMirroredStrategy, one per rank; required by native"""
     replicas: Annotated[int, Range(least=1, most=1024)] | None = None
-    """devices of mirrored, each of which takes the samples that a rank would take"""
+    """number of devices for mirrored; each device gets the samples of one rank"""
     adasum: bool = False
-    """allreduce of 2, 4 or 8 ranks over MPI: each rank makes an update of its own gradients, and Adasum combines the
-    updates by the angles between them (arXiv 2006.02924)"""
+    """allreduce of 2, 4 or 8 ranks over MPI: each rank computes an update from its own gradients, and Adasum combines
+    the updates by the angles between them (arXiv 2006.02924)"""
     servers: Count | None = None
-    """ranks, the last ones, of which each holds an equal part of the weights; needed by server"""
+    """number of servers, which are the last ranks; each holds an equal part of the weights; required by server"""
     staleness: Annotated[int, Range(least=0, most=10**6)] | Literal["none"] = 0
-    """0: servers average one gradient of each worker for every update; otherwise each gradient is an update, workers
-    draw their batches, and none starts a step more than this ahead of the slowest (none: no limit), which needs
-    --lr-scaling to be chosen"""
+    """0: for every update, servers average one gradient from each worker; otherwise servers apply each gradient as an
+    update, each worker takes the next batch when it is ready, and no worker starts a step more than this many ahead of
+    the slowest (none: no limit); this requires --lr-scaling"""
     push_every: LimitedCount = 1
     """batches after which a worker sends the sum of their gradients"""
     fetch_every: LimitedCount = 1
     """batches after which a worker fetches the weights"""
     replay: str | None = None
-    """run folder of a run with --staleness other than 0, to be repeated with the same settings: who computed which
-    batch, and which gradient came when"""
+    """run folder of a run with --staleness other than 0, to repeat with the same settings: with the same
+    assignment of batches to workers, and the same order of gradients"""
 
     @property
     def uses_horovod(self) -> bool:
@@ -123,21 +123,21 @@ class StrategyConfig(Settings):
         """Raise UserError if so many ranks, servers included, cannot train by the strategy."""
         require(
             self.servers is None or self.servers < ranks,
-            problem="servers are ranks of their own, beside at least one worker",
+            problem="servers are separate ranks, in addition to at least one worker",
             received=f"--servers {self.servers} on {ranks}",
-            remedy="Start more ranks by horovodrun --mpi, mpirun or srun, or give fewer servers",
+            remedy="Start more ranks with horovodrun --mpi, mpirun or srun, or give fewer servers",
         )
         require(
             not self.adasum or ranks in (2, 4, 8),
             problem="Adasum combines the updates of 2, 4 or 8 ranks",
             received=f"--adasum on {ranks}",
-            remedy="Start as many, or leave it out",
+            remedy="Start so many ranks, or leave it out",
         )
         require(
             self.native != "mirrored" or ranks == 1,
             problem="mirrored is one process with several devices",
             received=f"{ranks} ranks",
-            remedy="Start one, or give --native multiworker",
+            remedy="Start one rank, or give --native multiworker",
         )
 
     def __post_init__(self) -> None:
@@ -151,7 +151,7 @@ class StrategyConfig(Settings):
         )
         require(
             self.native in (None, "mirrored") or self.replicas is None,
-            problem="each rank is one replica but for --native mirrored",
+            problem="each rank is one replica, except with --native mirrored",
             received=f"--native {self.native} --replicas {self.replicas}",
             remedy="Leave --replicas out, and start as many ranks",
         )
@@ -167,20 +167,20 @@ class StrategyConfig(Settings):
 
 @dataclass(frozen=True)
 class PartsConfig(Settings):
-    """models that several ranks hold together, by the strategies layers and split"""
+    """models divided among several ranks, by the strategies layers and split"""
 
     stages: Annotated[int, Range(least=2, most=1024)] | None = None
-    """ranks among which the layers of one model are divided; more ranks hold copies of it; needed by layers"""
+    """number of ranks that divide the layers of one model; additional ranks hold copies of it; required by layers"""
     cut_after: str = "auto"
-    """the last layers of all stages but the last, such as relu1 or relu1,relu2 (auto: stages of as even work as can
-    be)"""
+    """the last layer of each stage except the last stage, such as relu1 or relu1,relu2 (auto: balance the work of the
+    stages)"""
     microbatches: LimitedCount = 4
-    """parts of a batch that go through the stages one after the other"""
+    """number of parts of a batch, which pass through the stages one after another"""
     pipeline_schedule: Literal["gpipe", "1f1b"] = "1f1b"
-    """gpipe: all forward passes, then all backward passes; 1f1b: a backward pass as soon as it can be, which holds
+    """gpipe: all forward passes, then all backward passes; 1f1b: backward passes as early as possible, which keeps
     fewer activations"""
     model_ranks: Annotated[int, Range(least=2, most=1024)] | None = None
-    """ranks that hold a piece of every layer of one model; more ranks hold copies of it; needed by split"""
+    """number of ranks that divide every layer of one model; additional ranks hold copies of it; required by split"""
 
     @property
     def count(self) -> int:
@@ -192,7 +192,7 @@ class PartsConfig(Settings):
         flag = "--stages" if self.stages else "--model-ranks"
         require(
             ranks % self.count == 0,
-            problem="every copy of the model needs as many ranks",
+            problem="every copy of the model needs this number of ranks",
             received=f"{flag} {self.count} on {ranks}",
-            remedy="Start a multiple of them by horovodrun --mpi, mpirun or srun",
+            remedy="Start a multiple of it with horovodrun --mpi, mpirun or srun",
         )

@@ -35,13 +35,13 @@ class DataConfig(Settings):
     data_folder: Annotated[str | None, NOTHING] = None
     """folder with the files of the data set, searched after the cache and before a download"""
     image_size: Annotated[ImageSize | None, IN_RECORD] = None
-    """height x width in pixels to which images:PATH is resized (None: the images already have one size)"""
+    """height x width in pixels to which images:PATH is resized (None: all images already have the same size)"""
     gray: bool = False
     """convert images:PATH to one gray channel"""
     normalization: Literal["standard", "unit"] = "standard"
     """standard: (pixel / 255 - mean) / standard deviation of the data set; unit: pixel / 255"""
     validation_share: Fraction = 0.0
-    """fraction of the training samples kept for validation, from 0 to below 1, chosen by the seed before sharding
+    """fraction of the training samples used for validation, from 0 to below 1, chosen by the seed before sharding
     (prepared:FILE and images:PATH with a folder val have their own validation samples)"""
 
     def __post_init__(self) -> None:
@@ -67,18 +67,18 @@ class ModelConfig(Settings):
     dropout: bool = True
     """use the dropout layers of the model in training"""
     batch_norm: Literal["trained", "frozen_after_validation"] = "trained"
-    """frozen_after_validation: from the first validation on, BatchNorm also trains with its running statistics, which
-    no longer change (a mistake in the thesis, for its reproduction)"""
+    """frozen_after_validation: from the first validation on, training also uses the running statistics of BatchNorm,
+    which no longer change (to reproduce a mistake in the thesis)"""
     dtype: Literal["float32", "float64"] = "float32"
     """type of weights and computation; float64 is meant for comparisons of the two frameworks"""
     compile: Annotated[bool, SPEED] = False
-    """compile the forward and backward pass of training: by torch.compile (needs a C++ compiler), or by XLA in Keras"""
+    """compile the forward and backward pass of training: with torch.compile (needs a C++ compiler) or, in Keras, XLA"""
     onednn: Annotated[OneDNN, SPEED] = "on"
-    """whether oneDNN computes on CPUs. on: wherever the framework was built with it; framework: as the framework
-    decides, as installed: PyTorch always, TensorFlow on some processors"""
+    """use oneDNN on CPUs. on: if the framework was built with it; framework: the default of the installed framework
+    (PyTorch: always; TensorFlow: on some processors)"""
     tuned: Annotated[bool, SPEED] = False
-    """record that the settings of speed are the best for this framework, as recipes of `launch tune` do: `analysis
-    frameworks` compares such runs with each other"""
+    """record that the speed settings are the best for this framework, as recipes of `launch tune` do; `analysis
+    frameworks` compares such runs only with each other"""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -108,7 +108,7 @@ class OptimizerConfig(Settings):
     optimizer: Literal["sgd", "adam", "adamw", "rmsprop"] = "sgd"
     """update rule"""
     learning_rate: LimitedRate = 0.01
-    """learning rate of one rank, see --lr-scaling"""
+    """learning rate per rank, see --lr-scaling"""
     momentum: Fraction = 0.9
     """momentum of sgd"""
     nesterov: bool = False
@@ -149,9 +149,10 @@ class ScheduleConfig(Settings):
     """factor of the learning rate: the number of ranks (times --backward-passes-per-step), its square root, or 1
     (None: linear; none with --adasum)"""
     warmup_epochs: NotNegative = 1.0
-    """epochs over which the learning rate rises linearly from that of one rank to the scaled one"""
+    """epochs in which the learning rate rises linearly from that of one rank to the scaled rate"""
     decay: Literal["none", "cosine", "step"] = "none"
-    """after the warm-up: constant, half a cosine down to 0 at the last step, or --decay-factor every --decay-epochs"""
+    """after the warm-up, none: constant; cosine: half a cosine down to 0 at the last step; step: multiply by
+    --decay-factor every --decay-epochs"""
     decay_epochs: Positive = 10.0
     """epochs between reductions of --decay step"""
     decay_factor: NotNegative = 0.1
@@ -165,13 +166,13 @@ class TrainingConfig(Settings):
     epochs: Annotated[int, Range(least=0, most=10**6)] = 12
     """passes over the training samples; 0 evaluates only"""
     batch_size: Annotated[LimitedCount, NOTHING] = 64
-    """images per backward pass and rank; the global batch is this times the number of ranks, however they share it"""
+    """images per backward pass and rank; the global batch size is this times the number of ranks, also with --shares"""
     eval_batch_size: Annotated[LimitedCount, SPEED] = 500
     """images per step and rank in validation and test"""
     seed: Annotated[int, Range(least=0), IN_RECORD] = 1
     """seed of the initial weights, the validation split, the sample order and dropout"""
     steps_per_epoch: Count | None = None
-    """steps per epoch (None: all whole global batches)"""
+    """steps per epoch (None: all complete global batches)"""
     max_steps: Count | None = None
     """stop after this many steps in total"""
     validate_every: Count = 1
@@ -185,5 +186,5 @@ class TrainingConfig(Settings):
     evaluate_first: bool = False
     """also evaluate the test samples before training"""
     start_weights: str | None = None
-    """run folder of either framework, with whose final weights a new run of the same model starts, but not with its
-    optimizer's state (None: weights drawn from the seed)"""
+    """run folder, of either framework, whose final weights a new run of the same model starts from, without the
+    optimizer state (None: weights drawn from the seed)"""

@@ -84,7 +84,7 @@ def verify_datasets(names: list[str]) -> None:
     missing = [name for name in names if name not in cached]
     if missing:
         raise UserError(
-            f"not in the cache. Received: {', '.join(missing)}; cached are: {', '.join(cached) or 'none'}. "
+            f"not in the cache. Received: {', '.join(missing)}; cached: {', '.join(cached) or 'none'}. "
             "Run `python -m common datasets fetch NAME` first"
         )
     damaged = []
@@ -96,7 +96,7 @@ def verify_datasets(names: list[str]) -> None:
     if damaged:
         raise UserError(
             f"damaged data sets in the cache. Received: {', '.join(damaged)}. Remove their folders in "
-            f"{dataset_cache.datasets_folder()}: they are built again on the next use"
+            f"{dataset_cache.datasets_folder()}: they are rebuilt on the next use"
         )
 
 

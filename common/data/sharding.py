@@ -66,7 +66,7 @@ def split_validation(sample_count: int, *, share: float, seed: int) -> tuple[np.
     if share > 0 and not 0 < validation_count < sample_count:
         raise UserError(
             f"this share leaves {validation_count} validation and {sample_count - validation_count} training samples. "
-            f"Received: {share} of {sample_count} samples. Give one that leaves some of both"
+            f"Received: {share} of {sample_count} samples. Give one that leaves samples for both"
         )
     order = stable_permutation(sample_count, seed=seed, stream=(_VALIDATION_STREAM,))
     return np.sort(order[validation_count:]), np.sort(order[:validation_count])

@@ -72,8 +72,8 @@ def fetch_files(dataset: PublishedDataset, *, source_folder: Path | None, work_f
         shutil.rmtree(folder, ignore_errors=True)
     raise UserError(
         f"data set {dataset.name} could not be fetched. Received: {'; '.join(tried)}. Run `python -m common datasets "
-        f"fetch {dataset.name}` on a machine with network and the same cache folder, or put the original files into a "
-        f"folder and name it by --data-folder or {DATA_FOLDER_VARIABLE}"
+        f"fetch {dataset.name}` on a machine with a network and this cache folder, or put the original files into a "
+        f"folder and name it with --data-folder or {DATA_FOLDER_VARIABLE}"
     )
 
 

@@ -154,7 +154,7 @@ class Communicator:
         if differing:
             rank, first = min(differing.values())
             raise UserError(
-                f"the ranks do not hold the same weights {when}: {len(differing)} of "
+                f"the ranks do not have the same weights {when}: {len(differing)} of "
                 f"{len({name for name, _ in firsts})} tensors differ, the first is {min(differing)}. Received: rank "
                 f"{rank} differs from rank {first}. Gradients or weights were not averaged: do not use this run, and "
                 "report it"
@@ -298,7 +298,7 @@ def check_controller(variables: Mapping[str, str]) -> None:
     if ways[0] != ways[1]:
         raise UserError(
             f"HOROVOD_CONTROLLER and HOROVOD_CPU_OPERATIONS differ. Received: {ways[0]} and {ways[1]}. Start the ranks "
-            "by `horovodrun --gloo`, which sets both, or set neither"
+            "with `horovodrun --gloo`, which sets both, or set neither"
         )
 
 

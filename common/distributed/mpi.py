@@ -79,7 +79,7 @@ def no_other_way(settings: Config | UserError | None, *, patience_seconds: float
     """
 
     def end() -> None:
-        print(f"error: {settings} (this rank alone: the others do not join it)", file=sys.stderr, flush=True)
+        print(f"error: {settings} (this rank alone, because the others do not join)", file=sys.stderr, flush=True)
         os._exit(EXIT_CODE_USER_ERROR)  # then the launcher ends the others
 
     watch = threading.Timer(patience_seconds, end)
@@ -136,7 +136,7 @@ def _mpi() -> Any:
         from mpi4py import MPI
     except ImportError:
         raise UserError(
-            "this strategy exchanges messages by mpi4py, which is missing. Received: an environment without it. "
+            "this strategy needs mpi4py, which is missing. Received: an environment without it. "
             "Install the extra horovod"
         ) from None
     return MPI
@@ -161,8 +161,8 @@ def check_tasks(variables: Mapping[str, str]) -> None:
     if variables.get("SLURM_PROCID", "0") != "0":
         sys.exit(EXIT_CODE_USER_ERROR)  # one line is enough
     raise UserError(
-        f"each of these tasks would be a run of its own. Received: {tasks} tasks of srun without PMI. Give srun "
-        "--mpi=pmix (`srun --mpi=list` shows what there is), or start the ranks by `python -m launch submit`"
+        f"each of these tasks would be a separate run. Received: {tasks} tasks of srun without PMI. Give srun "
+        "--mpi=pmix (`srun --mpi=list` lists the choices), or start the ranks with `python -m launch submit`"
     )
 
 
@@ -177,6 +177,6 @@ def check_controller(config: StrategyConfig, variables: Mapping[str, str]) -> No
     if variables.get("HOROVOD_CONTROLLER") == "gloo" or "HOROVOD_GLOO_RENDEZVOUS_ADDR" in variables:
         flag = "--adasum" if config.adasum else f"--strategy {config.strategy}"
         raise UserError(
-            f"{flag} exchanges messages by MPI. Received: ranks started with Gloo. Start them by horovodrun --mpi, "
+            f"{flag} exchanges messages over MPI. Received: ranks started with Gloo. Start them with horovodrun --mpi, "
             "mpirun or srun"
         )

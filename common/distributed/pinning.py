@@ -55,7 +55,7 @@ def choose_gpu(gpus: Sequence[Device], *, config: DeviceConfig, local_rank: int,
     if not gpus and config.pinned_memory:
         raise UserError("pinned memory is for copies to a GPU. Received: --pinned-memory and no GPU. Leave it out")
     if not gpus and config.share_gpu:
-        raise UserError("there is nothing to share. Received: --share-gpu and no GPU. Leave it out")
+        raise UserError("there is no GPU to share. Received: --share-gpu and no GPU. Leave it out")
     if not gpus and config.device == "auto":
         return None
     if not gpus:
@@ -63,7 +63,7 @@ def choose_gpu(gpus: Sequence[Device], *, config: DeviceConfig, local_rank: int,
     if 1 < len(gpus) < local_size and not config.share_gpu:
         raise UserError(
             f"each rank of a host needs its own GPU. Received: {local_size} ranks, {len(gpus)} GPUs. "
-            f"Start {len(gpus)} ranks per host, or use --device cpu, or --share-gpu (not for times)"
+            f"Start {len(gpus)} ranks per host, or use --device cpu, or --share-gpu (not for timings)"
         )
     return gpus[local_rank % len(gpus)]
 
@@ -77,7 +77,7 @@ def check_onednn(asked: str, *, is_on: bool) -> None:
 def report_missing_onednn(asked: str, *, is_on: bool) -> None:
     """Say in one line, beside the results of a program, that it computes without oneDNN although it was asked for."""
     if asked == "on" and not is_on:
-        print("note: the framework has no oneDNN here (--onednn on), and computes without it", file=sys.stderr)
+        print("note: this framework was built without oneDNN (--onednn on), and computes without it", file=sys.stderr)
 
 
 def check_own_gpu(number: int | None, *, config: DeviceConfig, comm: Communicator) -> None:
@@ -98,8 +98,8 @@ def check_own_gpu(number: int | None, *, config: DeviceConfig, comm: Communicato
         if first != rank:
             raise UserError(
                 f"each rank of a host needs its own GPU. Received: ranks {first} and {rank} of {host} on the same one "
-                f"({gpu}). Start one rank per GPU, show each rank its own, or use --device cpu, or --share-gpu "
-                "(not for times)"
+                f"({gpu}). Start one rank per GPU, show each rank only one, or use --device cpu, or --share-gpu "
+                "(not for timings)"
             )
 
 

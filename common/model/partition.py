@@ -126,12 +126,12 @@ def _named_cuts(spec: ModelSpec, stages: int, places: Sequence[int], *, after: s
     for name in names:
         if numbers.get(name) not in places:
             problem = "the model cannot be cut after this layer" if name in numbers else "there is no such layer"
-            raise UserError(f"{problem}. Received: --cut-after {name} for {spec.name}. Give some of {possible}")
+            raise UserError(f"{problem}. Received: --cut-after {name} for {spec.name}. Choose from {possible}")
     cuts = [numbers[name] for name in names]
     if len(cuts) != stages - 1 or cuts != sorted(set(cuts)):
         raise UserError(
-            f"{stages} stages are cut after {stages - 1} of the layers, in their order. Received: --stages {stages} "
-            f"--cut-after {after}. Give as many"
+            f"{stages} stages need {stages - 1} layers to cut after, in order. Received: --stages {stages} "
+            f"--cut-after {after}. Give this number of layers"
         )
     return cuts
 
@@ -155,8 +155,8 @@ def _even_cuts(spec: ModelSpec, stages: int, places: Sequence[int]) -> list[int]
     most, _, cuts = best(0, stages)
     if most == np.inf:
         raise UserError(
-            f"{spec.name} has no {stages} parts that follow each other and have weights. Received: --stages {stages}. "
-            "Give fewer"
+            f"{spec.name} cannot be divided into {stages} parts with weights. Received: --stages {stages}. "
+            "Give fewer stages"
         )
     return list(cuts)
 

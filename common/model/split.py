@@ -40,7 +40,7 @@ def split_layers(spec: ModelSpec, ranks: int) -> Partition:
     for row in spec.rows:
         if not isinstance(row.layer, Convolution | Dense | Activation | Dropout | MaxPooling | Flatten):
             raise UserError(
-                f"{spec.name} has layers that are not split: {type(row.layer).__name__}. Received: --strategy split "
+                f"{spec.name} has layers that cannot be split: {type(row.layer).__name__}. Received: --strategy split "
                 f"--model {spec.name}. Give --strategy layers, or a model of convolutions and dense layers"
             )
         part.add(row, is_last=row.layer.name == dense[-1])
@@ -68,8 +68,8 @@ class _Part:
         layer = row.layer
         if isinstance(layer, Dropout) and not self.has_piece:
             raise UserError(
-                f"every rank would have to draw the same masks in {layer.name}. Received: --strategy split with dropout"
-                " between whole layers. Give --no-dropout"
+                f"all ranks would have to draw the same masks in {layer.name}. Received: --strategy split with dropout"
+                " between undivided layers. Give --no-dropout"
             )
         if self.has_piece and len(self.shape) == 3 and isinstance(layer, Convolution | Flatten):
             self._append(GatherParts(name=f"{layer.name}.gather"), (self.shape[0] * self.ranks, *self.shape[1:]))

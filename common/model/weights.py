@@ -133,8 +133,8 @@ def load_weights(path: Path, *, spec: ModelSpec | None = None, hashed: str | Non
         check_weights(weights, spec, source=str(path))
     if hashed is not None and weights_hash(weights) != hashed:
         raise UserError(
-            f"the weights are not those that were written: the disk has changed them. Received: {path}. Restore the "
-            "file, or, of a checkpoint, remove its folder to resume from the one before"
+            f"the weights differ from those written: the disk has changed them. Received: {path}. Restore the "
+            "file or, for a checkpoint, remove its folder to resume from the previous one"
         )
     return weights
 

@@ -226,7 +226,7 @@ def load_newest_checkpoint(run_folder: Path, *, spec: ModelSpec, recorded_epochs
     try:
         state = parse_json(read_bytes(newest / "state.json"))
         if "hash" in state and state.pop("hash") != _hash(state):  # earlier versions wrote none
-            raise ValueError("its hash is another")
+            raise ValueError("its hash is different")
         epoch, step, hashes = int(state["epoch"]), int(state["step"]), dict(state.get("hashes", {}))
         ranks = [
             PartialEpoch(
@@ -255,7 +255,8 @@ def load_newest_checkpoint(run_folder: Path, *, spec: ModelSpec, recorded_epochs
 
 def _damaged(checkpoint: Path, error: Exception) -> UserError:
     return UserError(
-        f"the checkpoint is damaged. Received: {checkpoint} ({error}). Remove this folder to resume from the one before"
+        f"the checkpoint is damaged. Received: {checkpoint} ({error}). Remove this folder to resume from the "
+        "previous one"
     )
 
 

@@ -271,7 +271,7 @@ def check_new_folder(folder: Path, *, remedy: str = "Give another --name, or --r
 
 
 def _folder_exists(folder: Path, remedy: str) -> UserError:
-    return UserError(f"the run folder exists already and is not overwritten. Received: {folder}. {remedy}")
+    return UserError(f"the run folder already exists and is not overwritten. Received: {folder}. {remedy}")
 
 
 class RunWriter:

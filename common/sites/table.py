@@ -209,13 +209,13 @@ def _check(table: Sites, *, path: Path) -> None:
         for what, received, known in (("gpu", site.gpu, table.gpus), ("successor", site.successor, table.sites)):
             if received is not None and received not in known:
                 raise UserError(
-                    f"{path} is not a valid table of sites: the {what} of {name} is not in it. Received: {received}. "
-                    f"Use one of {', '.join(known)}"
+                    f"{path} is not a valid table of sites: the {what} of {name} is not in the table. "
+                    f"Received: {received}. Use one of {', '.join(known)}"
                 )
         if site.ownership and site.kind != "owned":
             raise UserError(
                 f"{path} is not a valid table of sites: only owned machines have costs of ownership. "
-                f"Received: [sites.{name}.ownership] of a {site.kind} one. Leave it out"
+                f"Received: [sites.{name}.ownership] of a {site.kind} machine. Leave it out"
             )
         if (site.gpu is None) != (site.gpus == 0):
             raise UserError(

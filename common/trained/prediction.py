@@ -64,7 +64,7 @@ def _evaluate(classifier: Classifier, model: TrainedModel, *, data_folder: Path 
     )  # fmt: skip
     if dataset.image_shape != model.data.image_shape or dataset.class_names != tuple(model.data.class_names):
         raise UserError(
-            f"the data set is not the one of the run any more. Received: {dataset.name} with images "
+            f"the data set has changed since the run. Received: {dataset.name} with images "
             f"{dataset.image_shape} and {dataset.class_count} classes. Restore the data, or classify files"
         )
     print(*(f"note: {note}\n" for note in dataset.notes), sep="", end="")
@@ -115,7 +115,7 @@ def read_image(
     """
     if shape[2] not in (1, 3):
         raise UserError(
-            f"the run's images have {shape[2]} channels, image files 1 or 3. Received: {file}. Name no files"
+            f"the run's images have {shape[2]} channels, but image files have 1 or 3. Received: {file}. Give no files"
         )
     image = reading.read_image(file, shape=shape)
     if isinstance(image, str):

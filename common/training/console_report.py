@@ -43,7 +43,7 @@ def start_lines(setup: RunSetup, world: World, *, record: RunRecord, folder: Pat
         f"{f'{validation:,}' if validation else 'no'} validation, {len(setup.dataset.test.labels):,} test images",
         f"model: {setup.spec.name}, {setup.spec.parameters:,} parameters{_parts(setup)}",
         f"batch: {_batch(setup)} = {setup.global_batch_size} images per update; {setup.steps_per_epoch:,} updates per "
-        f"epoch, {setup.total_steps:,} in all{_left_over(setup)}",
+        f"epoch, {setup.total_steps:,} in total{_left_over(setup)}",
         f"optimizer: {_optimizer(setup)}",
         *_group_lines(setup),
         f"settings: {_changed(config) or 'defaults'}",
@@ -61,11 +61,11 @@ def warning_lines(setup: RunSetup, world: World) -> list[str]:
     config = setup.config
     causes = [*setup.dataset.notes, *onednn_notes(config.model.onednn, world.onednn or [])]
     if config.record.profile:
-        causes.append("a profiled run waits for the device after each part of a step. Its timings are invalid")
+        causes.append("a profiled run waits for the device after each part of a step. Timings are invalid")
     if config.device.share_gpu:
         causes.append("ranks share GPUs and exchange gradients in host memory. Timings are invalid")
     if config.balance.slows_beside_the_subject:
-        causes.append("a straggler is planted. Timings are invalid")
+        causes.append("one rank is a straggler (--slow). Timings are invalid")
     if world.oversubscribed:
         causes.append(_shared_cores(world))
     return [warning(cause) for cause in causes]
@@ -81,9 +81,9 @@ def onednn_notes(asked: str, in_force: Sequence[str | None]) -> list[str]:
     states = {state for state in in_force if state is not None}
     if len(states) > 1:
         on = ", ".join(str(rank) for rank, state in enumerate(in_force) if state == "on")
-        return [f"oneDNN computes on some ranks only ({on}): the others are slower, and all wait for them"]
+        return [f"only some ranks use oneDNN ({on}): the others are slower, and all ranks wait for them"]
     if asked == "on" and "off" in states:
-        return ["the framework has no oneDNN here (--onednn on), and trains without it"]
+        return ["this framework was built without oneDNN (--onednn on), and trains without it"]
     return []
 
 
@@ -94,12 +94,12 @@ def _shared_cores(world: World) -> str:
         alone = len(world.hosts) == 1 and not world.servers
         most = f"-np {world.cores}" if alone else f"{counted(world.cores, 'rank')} per host"
         share, longer = "half a" if each == 0.5 else f"{each:.2g} of a", f"{1 / each:.3g} times as long"
-        wrong = f"each rank has {share} core, so a step takes about {longer}, and all together are no faster"
-        fair = f"start {most} at most"
+        wrong = f"each rank has {share} core, so a step takes about {longer}, and throughput does not increase"
+        fair = f"start at most {most}"
     else:
-        wrong = f"{world.threads_per_rank} threads per rank are more than its cores"
-        fair = f"give --threads {int(each)}"
-    return f"{ranks} on {cores}: {wrong}. The run is correct, but its timings are invalid; to measure, {fair}"
+        wrong = f"each rank has more threads ({world.threads_per_rank}) than cores"
+        fair = f"use --threads {int(each)}"
+    return f"{ranks} on {cores}: {wrong}. The run is correct, but its timings are invalid; for valid timings, {fair}"
 
 
 def _ranks_line(world: World, *, framework: str, packages: Mapping[str, str]) -> str:
@@ -124,7 +124,7 @@ def _parts(setup: RunSetup) -> str:
 
 def _left_over(setup: RunSetup) -> str:
     dropped = setup.dropped_samples
-    return f"; the last {dropped} images of each epoch's order are left out" if dropped else ""
+    return f"; the last {dropped} images of each epoch are dropped" if dropped else ""
 
 
 def _optimizer(setup: RunSetup) -> str:
@@ -156,7 +156,7 @@ def _part_lines(setup: RunSetup) -> list[str]:
     lines = []
     for number, part in enumerate(setup.partition.parts):
         values = math.prod(part.rows[-1].output_shape)
-        sent = f"; {values:,} values of each image go on" if part.rows[-1] is not setup.spec.rows[-1] else ""
+        sent = f"; {values:,} values per image are passed on" if part.rows[-1] is not setup.spec.rows[-1] else ""
         lines.append(
             f"stage {number}: {part.rows[0].layer.name} to {part.rows[-1].layer.name}, {part.parameters:,} parameters, "
             f"{_share(part, setup)} of the multiply-adds{sent}"
@@ -220,9 +220,9 @@ def change_line(change: WorldChange) -> str:
     named = {"ended": change.ended, "joined": change.joined}
     who = "; ".join(f"{' and '.join(names)} {what}" for what, names in named.items() if names)
     return (
-        f"{change.cause} ({who or 'the same ranks go on'}): {counted(change.ranks_before, 'rank')} before, "
-        f"{change.ranks_after} now; went on after update {change.step}, made {counted(change.lost_steps, 'update')} "
-        f"again, {readable_seconds(change.seconds)}"
+        f"{change.cause} ({who or 'the same ranks continue'}): {counted(change.ranks_before, 'rank')} before, "
+        f"{change.ranks_after} now; continued after update {change.step}, repeated "
+        f"{counted(change.lost_steps, 'update')}, {readable_seconds(change.seconds)}"
     )
 
 

@@ -113,8 +113,8 @@ def _train_elastically(
     if "HOROVOD_ELASTIC" not in os.environ:
         with session.comm.propagate_errors("starting"):
             raise UserError(
-                "ranks that were started in another way cannot come and go. Received: --elastic without a host "
-                "discovery script. Start them by `python -m launch train --elastic`, or by horovodrun --min-np 1 "
+                "ranks can end and join only under a launcher that supports this. Received: --elastic without a host "
+                "discovery script. Start them with `python -m launch train --elastic`, or with horovodrun --min-np 1 "
                 "--host-discovery-script"
             )
     session.membership.run(

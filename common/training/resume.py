@@ -118,7 +118,7 @@ def check_replayed(config: Config, *, framework: str) -> None:
     for subject, name, before, now in changed_settings(_measured_settings(record, folder=folder), config):
         if subject != "record" and name not in ("data_folder", "replay"):
             raise UserError(
-                f"a replay has the settings of its run ({name} is {before}). Received: --{name.replace('_', '-')} "
+                f"a replay keeps the settings of its run ({name} is {before}). Received: --{name.replace('_', '-')} "
                 f"{now} --replay {folder}. Give all settings of that run"
             )
 
@@ -139,7 +139,7 @@ def look_at_run(config: Config, *, framework: str, report: Callable[[str], None]
     if not (folder / RUN_FILE).exists():
         if any(not path.name.startswith(".") for path in folder.iterdir()):
             raise UserError(
-                f"the folder exists already and is not a run folder. Received: {folder}. Give another --name"
+                f"the folder already exists and is not a run folder. Received: {folder}. Give another --name"
             )
         return "to be set aside"  # of a run that was killed just after it started
     record = read_record(folder)
@@ -216,7 +216,7 @@ def _still_runs(folder: Path) -> UserError:
 def _check_framework(record: RunRecord, *, framework: str, folder: Path) -> None:
     if record.framework != framework:
         raise UserError(
-            f"a run is resumed by the framework that started it. Received: {folder} of {record.framework}. "
+            f"a run can only be resumed by the framework that started it. Received: {folder} of {record.framework}. "
             f"Use {record.framework}_impl/train.py"
         )
 
@@ -235,13 +235,13 @@ def read_resumable_run(folder: Path, *, framework: str, setup: RunSetup) -> tupl
     size = old.world.size + old.world.servers if isinstance(old.world, World) else None
     if size != setup.processes and not setup.config.faults.elastic:
         raise UserError(
-            "the run was started with another number of ranks. "
+            "the run was started with a different number of ranks. "
             f"Received: -np {setup.processes}. Start it with -np {size or 'unknown'}"
         )
     checkpoint = load_newest_checkpoint(folder, spec=setup.spec, recorded_epochs=len(run.epochs))
     if isinstance(old.hashes, Hashes) and old.hashes.sample_order != setup.sample_order_hash:
         raise UserError(
-            f"the data set has other samples than when the run was started. Received: --resume {folder}, "
+            f"the samples of the data set have changed since the run started. Received: --resume {folder}, "
             f"{setup.dataset.name}. Restore the data, or start a new run"
         )
     # A run that ended between its last checkpoint and the test is resumed for the test alone.
@@ -250,7 +250,7 @@ def read_resumable_run(folder: Path, *, framework: str, setup: RunSetup) -> tupl
         if "losses_of_places" not in checkpoint.ranks[0].state:
             raise UserError(
                 f"the checkpoint inside an epoch was written by an older version. Received: "
-                f"{folder / CHECKPOINTS_FOLDER / checkpoint.name}. Remove this folder to resume from the one before"
+                f"{folder / CHECKPOINTS_FOLDER / checkpoint.name}. Remove this folder to resume from the previous one"
             )
         if is_trained:
             raise UserError(

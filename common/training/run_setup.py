@@ -224,7 +224,7 @@ def prepare_run(config: Config, *, size: int, first_size: int | None = None) -> 
     if config.record.horovod_timeline and size == 1:
         raise UserError(
             "a timeline shows what ranks exchange, and there is only one rank. Received: --horovod-timeline. "
-            "Start two or more, or leave it out"
+            "Start two ranks or more, or leave it out"
         )
     config.check_ranks(size + (config.strategy.servers or 0))
     copies = size // config.parts.count
@@ -245,13 +245,13 @@ def prepare_run(config: Config, *, size: int, first_size: int | None = None) -> 
         total = min(total, config.training.max_steps)
     if config.record.profile and total <= LEFT_OUT_STEPS:
         raise UserError(
-            f"a profile leaves out the first {LEFT_OUT_STEPS} updates. Received: --profile and {total} updates. "
-            "Train for more of them"
+            f"a profile skips the first {LEFT_OUT_STEPS} updates. Received: --profile and {total} updates. "
+            "Train for more updates"
         )
     warmup = config.strategy.warmup_allreduce
     if warmup >= max(total, 1):
         raise UserError(
-            f"the warm-up is as long as the run or longer, which has {total} updates. Received: --warmup-allreduce "
+            f"the warm-up is not shorter than the run, which has {total} updates. Received: --warmup-allreduce "
             f"{warmup}. Give fewer, or --strategy allreduce"
         )
     table = normalization_table(
@@ -285,8 +285,8 @@ def shared_batch(config: Config, *, parts: Sequence[float], first_size: int | No
     images = config.training.batch_size * (first_size or len(parts))
     if images < len(parts):
         raise UserError(
-            f"every rank needs an image of each update. Received: {len(parts)} ranks for {images} images. "
-            "Start fewer, or give a larger --batch-size"
+            f"every rank needs an image in each update. Received: {len(parts)} ranks for {images} images. "
+            "Start fewer ranks, or give a larger --batch-size"
         )
     of_pass = share_out(images, parts=parts)
     return tuple(images * config.device.backward_passes_per_step for images in of_pass)
@@ -351,7 +351,7 @@ def _steps(config: Config, *, samples: int, batch_sizes: Sequence[int]) -> int:
     wanted = config.training.steps_per_epoch
     if wanted is not None and wanted > steps:
         raise UserError(
-            f"an epoch has {steps} whole global batches of {sum(batch_sizes)} images. "
+            f"an epoch has {steps} complete global batches of {sum(batch_sizes)} images. "
             f"Received: --steps-per-epoch {wanted}. Give {steps} or less"
         )
     assert steps * sum(batch_sizes) + dropped_samples(samples, batch_sizes=batch_sizes) == samples

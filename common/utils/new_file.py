@@ -20,7 +20,7 @@ def check_new_file(path: Path, *, option: str = "--output", replaced: bool = Fal
         raise UserError(f"this is a folder, not a file. Received: {option} {path}. Name a file in it")
     if path.exists() and not replaced:
         raise UserError(
-            f"the file exists already and is not overwritten. Received: {option} {path}. Name another, or give --force"
+            f"the file already exists and is not overwritten. Received: {option} {path}. Name another, or give --force"
         )
     above = next(parent for parent in path.absolute().parents if parent.exists())
     if not above.is_dir():

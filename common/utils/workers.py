@@ -79,7 +79,7 @@ def side_by_side(work: Callable[[Item], Result], items: Sequence[Item]) -> list[
             return list(pool.map(_work_on, range(len(items))))
     except BrokenProcessPool:
         raise UserError(
-            "a process that shared the work was ended, as by a lack of memory. Received: no result of it. Start fewer "
+            "a worker process was killed, perhaps because memory ran out. Received: no result from it. Run fewer "
             "other programs, or name fewer runs"
         ) from None
 

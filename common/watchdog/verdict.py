@@ -102,14 +102,14 @@ def words(ranks: Sequence[int], reports: Mapping[int, Report], *, silent_seconds
     """Return in one line which ranks hang, where, in what, and since when."""
     if len(ranks) == len(reports) > 1:
         seconds = min(report.unmoved_seconds for report in reports.values())
-        return f"no rank has moved for {seconds:.0f} s, and none of {len(reports)} stands out"
+        return f"none of {len(reports)} ranks has made progress for {seconds:.0f} s, and none stands out"
     said = []
     for rank in ranks:
         report = reports[rank]
         if report.silent_seconds > silent_seconds:
-            how = f"does not answer: its host has not been heard of for {report.silent_seconds:.0f} s"
+            how = f"does not answer: nothing was received from its host for {report.silent_seconds:.0f} s"
         else:
-            how = _STATES.get(report.state, "waits for a device" if report.state == "D" else "does not move")
+            how = _STATES.get(report.state, "waits for a device" if report.state == "D" else "makes no progress")
         after = f" after {report.updates} updates" if report.updates else ""
         said.append(
             f"rank {rank} (host {report.host}, process {report.process}) {how}, in {report.activity}{after}, for "

@@ -182,8 +182,8 @@ def _warn(error: Exception) -> None:
         _has_warned = True
         rank = launcher_rank(os.environ)
         print(
-            f"warning: rank {rank} trains without the process that watches it. Received: {error}. See what `ulimit -n` "
-            "and `ulimit -u` allow",
+            f"warning: rank {rank} trains without its watcher process. Received: {error}. Check the limits of "
+            "`ulimit -n` and `ulimit -u`",
             file=sys.stderr,
             flush=True,
         )

@@ -109,9 +109,9 @@ class Watcher:
         action = self._orders.action
         if action == "drop" and len(hanging) == len(self._orders.peers):
             action = "wait"  # nobody would be left
-        dropped = "killed, the others go on"
+        dropped = "killed, the others continue"
         if all(reports[rank].silent_seconds > self._orders.grace_seconds for rank in hanging):
-            dropped = "cannot be killed from here; take its host off the list of hosts"
+            dropped = "cannot be killed from here; remove its host from the list of hosts"
         what = {"wait": "waiting on", "end": "ending the run", "drop": dropped}
         shown = [f"{line}: {what[action]}"]
         for rank in hanging:

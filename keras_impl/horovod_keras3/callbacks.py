@@ -155,7 +155,7 @@ def check_same_weights(model: keras.Model, *optimizers: keras.optimizers.Optimiz
                 if here != there
             ]
             _end(
-                f"the ranks do not hold the same weights. Received: {len(differing)} of {len(variables)} variables "
+                f"the ranks do not have the same weights. Received: {len(differing)} of {len(variables)} variables "
                 f"differ between rank 0 and rank {rank}, {', '.join(differing[:1])} first. Use DistributedOptimizer "
                 "and BroadcastCallback, and nothing that depends on hvd.rank() but the data"
             )

@@ -62,7 +62,7 @@ class GradientExchange:
             raise ValueError(f"`groups` must be at least 1, or None. Received: groups={self.groups}")
         if self.process_set.process_set_id is None:
             raise ValueError(
-                "Horovod does not know the `process_set`. Pass this very object to `hvd.init(process_sets=[...])`. "
+                "Horovod does not know the `process_set`. Pass this object to `hvd.init(process_sets=[...])`. "
                 f"Received: {self.process_set}"
             )
 

@@ -77,7 +77,7 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name for it
     if not isinstance(optimizer, keras.optimizers.Optimizer):
         raise TypeError(f"Expected a Keras 3 optimizer. Received: {optimizer!r}")
     if isinstance(optimizer, _AveragingOptimizer):
-        raise ValueError(f"The optimizer is distributed already. Received: {optimizer.name}")
+        raise ValueError(f"The optimizer is already distributed. Received: {optimizer.name}")
     if not hvd.is_initialized():
         raise RuntimeError("Horovod is not initialized: call `hvd.init()` before `DistributedOptimizer(...)`.")
     exchange = GradientExchange(
@@ -140,7 +140,7 @@ def check_compiled_model(model: keras.Model) -> None:
         )
     if not isinstance(optimizer, _AveragingOptimizer):
         raise ValueError(
-            "The model would learn from this rank's gradients alone. Pass `optimizer=DistributedOptimizer(...)` "
+            "The model would train on this rank's gradients alone. Pass `optimizer=DistributedOptimizer(...)` "
             f"to `compile`. Received: {type(optimizer).__name__}"
         )
     if model.jit_compile and optimizer._exchange.active():

@@ -8,7 +8,7 @@ try:
 except ImportError as error:
     raise ImportError(
         "horovod_keras3 needs Keras 3, TensorFlow and a Horovod that was built for it. "
-        f"Received: {str(error).splitlines()[0]}. Its README.md says where Horovod comes from"
+        f"Received: {str(error).splitlines()[0]}. See its README.md for how to get Horovod"
     ) from None
 
 _backend = keras.backend.backend()

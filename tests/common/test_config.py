@@ -123,7 +123,9 @@ def test_an_error_is_the_same_line_in_every_terminal(columns, monkeypatch):
     monkeypatch.setenv("COLUMNS", columns)
     with pytest.raises(UserError) as error:
         parse("--share-gpu", "--device", "cpu")
-    assert str(error.value).startswith("ranks on the CPU share no GPU. Received: --share-gpu --device cpu. Leave one")
+    assert str(error.value).startswith(
+        "ranks on the CPU have no GPU to share. Received: --share-gpu --device cpu. Leave one"
+    )
     assert str(error.value).isprintable()
 
 
@@ -204,7 +206,7 @@ def test_recipes_have_these_names_and_sizes_too(tmp_path):
     config = parse("--recipe", write_recipe(tmp_path, text))
     assert (config.optimizer.learning_rate, config.strategy.strategy) == (0.5, "averaging")
     assert config.data.image_size == (6, 4)
-    with pytest.raises(UserError, match=r"by two names.*Received: learning_rate and lr"):
+    with pytest.raises(UserError, match=r"two names of one setting.*Received: learning_rate and lr"):
         parse("--recipe", write_recipe(tmp_path, "[optimizer]\nlearning_rate = 0.5\nlr = 0.1\n"))
 
 

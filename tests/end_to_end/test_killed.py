@@ -149,7 +149,7 @@ LAUNCHED = [
 def test_every_rank_ends_with_2_under_a_launcher(framework, launcher, tmp_path):
     arguments, message = [*MLP, "--batch-size", "601"], "the batch is larger than each rank's shard"
     if launcher == "mpi":
-        arguments, message = [*MLP, "--max-steps", "4", "--name", "taken"], "the run folder exists already"
+        arguments, message = [*MLP, "--max-steps", "4", "--name", "taken"], "the run folder already exists"
         (tmp_path / "runs/taken").mkdir(parents=True)
         (tmp_path / "runs/taken/file").write_text("mine")
     codes = tmp_path / "codes"

@@ -119,14 +119,18 @@ def test_a_run_of_the_other_framework_is_exported_and_not_resumed(jobs, framewor
     assert printed(jobs, framework, f"{other} export").startswith(
         f"export: {file} (0.1 MB): cnn for images of 28 x 28 pixels"
     )
-    check_refused(jobs, framework, f"{other} resume", r"a run is resumed by the framework that started it\. Received: ")
+    check_refused(
+        jobs, framework, f"{other} resume", r"a run can only be resumed by the framework that started it\. Received: "
+    )
 
 
 def test_a_framework_without_onednn_computes_and_says_so(jobs, framework):
     for name in ("predict without oneDNN", f"{framework} without oneDNN"):
         (outcome,) = jobs.outcomes(framework, name)
         assert outcome.code == 0, outcome
-        assert outcome.stderr == ("note: the framework has no oneDNN here (--onednn on), and computes without it\n")
+        assert outcome.stderr == (
+            "note: this framework was built without oneDNN (--onednn on), and computes without it\n"
+        )
 
 
 def test_predict_classifies_image_files(jobs, framework):

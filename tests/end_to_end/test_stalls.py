@@ -84,7 +84,7 @@ def test_a_rank_that_is_stuck_in_loading_its_data_is_named_and_the_run_ends(fram
     ended = run_command(command, folder=tmp_path)
     assert ended.code not in (0, 124), ended.stderr
     (line,) = [line for line in ended.stderr.splitlines() if "patched_trainer.py: rank 1 (host" in line]
-    assert " does not move, in loading data" in line
+    assert " makes no progress, in loading data" in line
     assert line.endswith(": ending the run")
 
 

@@ -60,7 +60,7 @@ def check_tensorflow_leaves_onednn_out_as_asked_and_what_contradicts_is_refused(
     assert os.environ[onednn.VARIABLE] == "1", "what the user has set is recorded"
     for asked, variable, other in (("off", "1", "on"), ("off", "TRUE", "on"), ("on", "0", "off")):
         assert refusal(asked, variable) == (
-            f"the variable of TensorFlow says the opposite of --onednn {asked}. Received: "
+            f"TensorFlow's variable contradicts --onednn {asked}. Received: "
             f"{onednn.VARIABLE}={variable}. "
             f"Unset it, or give --onednn {other}, or framework to leave it to the variable"
         )

@@ -40,7 +40,7 @@ def add_parser(commands: "argparse._SubParsersAction[Parser]") -> None:
     preparing.add_argument("--gray", action="store_true", help="convert to one channel (default: three)")
     preparing.add_argument(
         "--dtype", choices=get_args(PixelType), default="uint8",
-        help="uint8: pixels as they are; float16: pixel / 255, twice the size (default: %(default)s)",
+        help="uint8: unchanged pixels; float16: pixel / 255, twice the size (default: %(default)s)",
     )  # fmt: skip
     preparing.add_argument(
         "--split", metavar="A/B/C",
@@ -68,7 +68,7 @@ def _former_size(text: str) -> NoReturn:
     """Refuse the option that was once width x height."""
     width, height = height_and_width(text) or (197, 148)
     raise argparse.ArgumentTypeError(
-        f"sizes are height x width, by another option. Received: {text}. Give --image-size {height}x{width}"
+        f"this option was replaced, and sizes are height x width. Received: {text}. Give --image-size {height}x{width}"
     )
 
 
@@ -94,7 +94,7 @@ def prepare_images(options: argparse.Namespace) -> None:
     before, after, skipped = (file.with_name(file.stem + end) for end in ("-before.png", "-after.png", "-skipped.txt"))
     for other in (before, after, skipped):
         if other.exists():
-            raise UserError(f"an output file exists already and is not overwritten. Received: {other}. Remove it")
+            raise UserError(f"an output file already exists and is not overwritten. Received: {other}. Remove it")
     start, start_of_work = time.perf_counter(), _work_seconds()
     made = prepare(options.folder, file, settings)
     seconds, work_seconds = time.perf_counter() - start, _work_seconds() - start_of_work

@@ -222,7 +222,7 @@ def _common_shape(samples: Sequence[Sample], image_size: tuple[int, int] | None,
         found = [f"{height} x {width}: {len(paths)}, e.g. {paths[0]}" for (height, width), paths in sizes.items()]
         raise UserError(
             f"images of different sizes (height x width). Received: {some(found, joint='; ')}. "
-            "Give --image-size HEIGHT WIDTH to resize them"
+            "Give --image-size HEIGHTxWIDTH to resize them"
         )
     if not gray and len(channel_counts) > 1:
         found = [f"{channels} channel(s): {len(paths)}, e.g. {paths[0]}" for channels, paths in channel_counts.items()]

@@ -57,7 +57,7 @@ class FolderListing:
             for part, had, has in zip(PARTS, before, after, strict=True):
                 if had and not has:
                     raise UserError(
-                        f"a class has no image for {part} that can be read. Received: class {name} with "
+                        f"a class has no readable image for {part}. Received: class {name} with "
                         f"{had} broken image(s). Replace them"
                     )
             counts[name] = (after[0], after[1], after[2])
@@ -101,8 +101,8 @@ def list_folder(folder: Path) -> FolderListing:
         return _with_parts(folder, [part[0] if part else None for part in parts], left_out)
     if names and {*names} <= {*TRAINING, *VALIDATION, *TEST}:
         raise UserError(
-            f"folders of training images and of validation or test images belong together. Received: {folder} with "
-            f"{', '.join(sorted(names))} alone. Add the other one, or name a folder of class folders"
+            f"training images and validation or test images must be given together. Received: {folder} with only "
+            f"{', '.join(sorted(names))}. Add the missing folder, or name a folder of class folders"
         )
     classes = _class_folders(folder, "", left_out)
     return FolderListing(classes, None, tuple(left_out.notes()))
@@ -112,11 +112,11 @@ def _with_parts(folder: Path, parts: Sequence[str | None], left_out: _LeftOut) -
     for entry in os.scandir(folder):
         if entry.name not in parts:
             hidden = entry.name.startswith(".")
-            left_out.add(entry.name, "hidden" if hidden else "beside training, validation and test")
+            left_out.add(entry.name, "hidden" if hidden else "next to training, validation and test")
     training, validation, test = (_class_folders(folder, f"{part}/", left_out) if part else None for part in parts)
     notes = left_out.notes()
     if test is None:
-        notes.append(f"there is no folder test: the test uses the images of {parts[1]}, as the validation does")
+        notes.append(f"there is no folder test: the test uses the same images as the validation, those of {parts[1]}")
         test = validation
     classes: Classes = {}
     counts = {}
@@ -142,10 +142,10 @@ def _class_folders(root: Path, part: str, left_out: _LeftOut) -> Classes:
         elif entry.is_dir():
             classes[entry.name] = sorted(_images(root, f"{part}{entry.name}", left_out))
         else:
-            left_out.add(part + entry.name, "beside the class folders")
+            left_out.add(part + entry.name, "next to the class folders")
     if others := left_out.names.get("images of other kinds"):
         raise UserError(
-            f"{counted(len(others), 'image file')} of kinds that are not read. Received: {some(sorted(others))} in "
+            f"{counted(len(others), 'image file')} in unsupported formats. Received: {some(sorted(others))} in "
             f"{root}. Convert them to {KINDS}, or move them away"
         )
     if len(classes) < 2:
@@ -170,7 +170,7 @@ def _images(root: Path, class_folder: str, left_out: _LeftOut) -> Iterator[str]:
         status = (root / inside).stat()
         this = (status.st_dev, status.st_ino)
         if this in above:
-            raise UserError(f"a link leads back to a folder above it. Received: {inside} in {root}. Remove the link")
+            raise UserError(f"a link points back to a folder above it. Received: {inside} in {root}. Remove the link")
         for entry in os.scandir(root / inside):
             name, suffix = f"{inside}/{entry.name}", Path(entry.name).suffix.lower()
             if entry.name.startswith("."):

@@ -96,11 +96,11 @@ def prepare(folder: Path, file: Path, settings: Settings) -> Preparation:
     """
     folder, file = expanded(folder).absolute(), expanded(file)
     if file.exists():
-        raise UserError(f"the file exists already and is not overwritten. Received: {file}. Name a new one")
+        raise UserError(f"the file already exists and is not overwritten. Received: {file}. Name a new one")
     listing = list_folder(folder)
     if listing.counts and settings.shares:
         raise UserError(
-            f"the folder is split already, by folders for training and for others. Received: --split "
+            f"the folder is already split, into folders for training and others. Received: --split "
             f"{settings.shares.text}, {folder}. Leave --split out"
         )
     with _whole_file(file) as output:

@@ -128,8 +128,8 @@ def load_prepared(path: Path, *, name: str) -> Dataset:
         }
     except OSError as error:
         raise UserError(
-            f"the prepared images cannot be read: {error.strerror}. Received: {path}. Correct the path, or make the "
-            f"file by `{COMMAND}`"
+            f"the prepared images cannot be read: {error.strerror}. Received: {path}. Correct the path, or create the "
+            f"file with `{COMMAND}`"
         ) from None
     return Dataset(
         name=name,
@@ -158,7 +158,7 @@ def read_description(path: Path) -> tuple[Description, int]:
         stored, checksum = header["__metadata__"]["description"], header["__metadata__"]["description_crc32"]
     except (ValueError, KeyError, TypeError):
         raise UserError(
-            f"not a file of prepared images, or its header is damaged. Received: {path}. Create one by `{COMMAND}`"
+            f"not a file of prepared images, or its header is damaged. Received: {path}. Create one with `{COMMAND}`"
         ) from None
     if str(zlib.crc32(stored.encode())) != checksum:
         raise _damaged(path, "the description has another checksum")

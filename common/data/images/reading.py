@@ -59,7 +59,7 @@ def read_image(path: Path, *, shape: tuple[int, int, int], resize: bool = True) 
         picture = picture.convert("L" if channels == 1 else "RGB")
         if picture.size != (width, height):
             if not resize:
-                raise ValueError(f"{picture.height} x {picture.width} pixels, other than its header says")
+                raise ValueError(f"{picture.height} x {picture.width} pixels, unlike its header")
             picture = picture.resize((width, height), Image.Resampling.BILINEAR)
     except Exception as error:  # a damaged image can raise almost any error
         return _reason(path, error)

@@ -139,7 +139,7 @@ def draw_folder(folder: Path, *, images: int, size: tuple[int, int], seed: int) 
             f"Give {LEAST_SIDE} pixels or more for each side"
         )
     if folder.exists():
-        raise UserError(f"the folder exists already and is not overwritten. Received: {folder}. Name a new one")
+        raise UserError(f"the folder already exists and is not overwritten. Received: {folder}. Name a new one")
     with atomic_folder(folder) as unfinished:
         for name in CLASS_NAMES:
             (unfinished / name).mkdir()

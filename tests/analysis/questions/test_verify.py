@@ -68,7 +68,7 @@ def test_groups_that_a_run_has_measured_count_as_its_setting(chosen, holds):
 def test_what_is_not_recorded_is_not_judged(rerun, holds, words):
     reproduces, text = verdict_of({}, rerun)
     assert reproduces == holds and words in text
-    with pytest.raises(UserError, match="the record lacks what a rerun needs"):
+    with pytest.raises(UserError, match="the record is incomplete"):
         verdict_of({"hashes": NotRecorded("lost")}, rerun)
 
 

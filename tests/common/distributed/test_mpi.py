@@ -25,7 +25,7 @@ MPI_WITH_GLOO = {"OMPI_COMM_WORLD_SIZE": "2", "HOROVOD_CONTROLLER": "gloo"}
 def test_gloo_is_refused_where_messages_go_by_mpi(variables):
     check_controller(StrategyConfig(), variables)
     for strategy, words in ((Messages(), ""), (StrategyConfig(adasum=True), "--adasum ")):
-        with pytest.raises(UserError, match=f"{words}exchanges messages by MPI"):
+        with pytest.raises(UserError, match=f"{words}exchanges messages over MPI"):
             check_controller(strategy, variables)
     check_controller(Messages(), {"OMPI_COMM_WORLD_SIZE": "2"})
     check_controller(Messages(), {"HOROVOD_CONTROLLER": "gloo"})  # which Horovod chooses without a launcher
@@ -43,7 +43,7 @@ with no_other_way(UserError("no such file"), patience_seconds=0.01):
 """
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=50, check=False)
     assert (ended.returncode, ended.stdout) == (2, "")
-    assert ended.stderr == "error: no such file (this rank alone: the others do not join it)\n"
+    assert ended.stderr == "error: no such file (this rank alone, because the others do not join)\n"
 
 
 STEP = {"SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "2"}

@@ -58,7 +58,7 @@ def test_ranks_that_see_one_gpu_each_must_see_different_ones(monkeypatch):
         for error in pin(monkeypatch, uuids, variables):
             assert isinstance(error, UserError)
             assert re.search(rf"Received: ranks 0 and 1 of \S+ on the same one \({gpu}\)\. Start one rank", str(error))
-            assert "or --share-gpu (not for times)" in str(error)
+            assert "or --share-gpu (not for timings)" in str(error)
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_uuids_are_those_of_nvml():
     ("settings", "gpus", "ranks", "line"),
     [
         ({"device": "gpu"}, [], 1, r"no GPU was found\. Received: --device gpu\. .*"),
-        ({"share_gpu": True}, [], 2, r".*nothing to share\. Received: --share-gpu and no GPU\. Leave it out"),
+        ({"share_gpu": True}, [], 2, r".*no GPU to share\. Received: --share-gpu and no GPU\. Leave it out"),
         ({}, GPUS, 5, r".*Received: 5 ranks, 4 GPUs\. Start 4 ranks per host, .*or --share-gpu.*"),
         ({"mixed_precision": "float16"}, [], 1, r".*Received: --mixed-precision float16\. Use bfloat16.*"),
         ({"pinned_memory": True}, [], 1, r".*Received: --pinned-memory and no GPU\. Leave it out"),

@@ -72,21 +72,21 @@ def test_stages_are_as_even_as_they_can_be():
         assert cut_into_stages(SPECS[name], 2).parts[0].rows[-1].layer.name == last
 
 
-CUT, PARTS = "the model cannot be cut after this layer.", "3 stages are cut after 2 of the layers, in their order."
+CUT, PARTS = "the model cannot be cut after this layer.", "3 stages need 2 layers to cut after, in order."
 
 
 @pytest.mark.parametrize(
     ("name", "stages", "after", "message"),
     [
-        ("mlp", 3, "auto", "mlp has no 3 parts that follow each other and have weights. Received: --stages 3. Give fe"),
-        ("cnn", 2, "conv3", "there is no such layer. Received: --cut-after conv3 for cnn. Give some of conv1, pool1,"),
+        ("mlp", 3, "auto", "mlp cannot be divided into 3 parts with weights. Received: --stages 3. Give fe"),
+        ("cnn", 2, "conv3", "there is no such layer. Received: --cut-after conv3 for cnn. Choose from conv1, pool1,"),
         ("cnn", 2, "flatten", f"{CUT} Received: --cut-after flatten"),
         ("cnn", 2, "fc2", f"{CUT} Received: --cut-after fc2"),
         ("resnet34", 2, "layer1.0.conv1", CUT),
         ("cnn", 3, "conv2", f"{PARTS} Received: --stages 3"),
         ("cnn", 3, "conv2,conv1", PARTS),
         ("cnn", 3, "conv1,pool1", "every stage needs a layer with weights. Received: --cut-after conv1,pool1"),
-        ("resnet34", 2, None, "resnet34 has layers that are not split: BatchNorm. Received: --strategy split"),
+        ("resnet34", 2, None, "resnet34 has layers that cannot be split: BatchNorm. Received: --strategy split"),
         ("cnn", 4, None, "conv1 has 10 outputs, which cannot be split equally. Received: --model-ranks 4."),
     ],
 )

@@ -36,7 +36,7 @@ def test_a_file_is_written_whole_or_not_at_all_and_replaced_only_on_request(run,
     assert printed.endswith("]. Output: 3 linear outputs per image\n")
     file.write_bytes(b"mine")
     assert exported(file) == 2
-    assert file.read_bytes() == b"mine" and "exists already and is not overwritten" in capsys.readouterr().err
+    assert file.read_bytes() == b"mine" and "already exists and is not overwritten" in capsys.readouterr().err
     assert exported(file, "--force") == 0
     assert file.read_bytes() == b"333"
     assert exported(file.with_stem("full")) == 2

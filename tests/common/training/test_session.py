@@ -65,7 +65,7 @@ def test_an_epoch_of_two_ranks_by_hand(tmp_path, monkeypatch, capsys):
     assert (world.size, world.devices, world.at_once) == (2, ["cpu 0", "cpu 1"], 3)
     assert run.state == "running"
     shown = capsys.readouterr().out
-    assert "15 x 2 ranks = 30 images per update; 3 updates per epoch, 9 in all\n" in shown
+    assert "15 x 2 ranks = 30 images per update; 3 updates per epoch, 9 in total\n" in shown
     assert re.search(
         "epoch 1/3  train loss 1.5000  train accuracy 50.00 %  validation loss 0.5000  validation accuracy 40.00 %  "
         "22 images/s .*  ETA ",
@@ -245,8 +245,8 @@ def test_more_threads_than_cores_is_reported_and_recorded(tmp_path, monkeypatch)
     hosts = {"cores": 2, "local_size": 3, "hosts": ["a", "b"]}
     lines = [warning_lines(setup, replace(world, **changes)) for changes in ({}, threads, hosts)]
     words = [
-        ("2 ranks on 1 core: each rank has half a core, so a step takes about 2 times as long", "-np 1 at most"),
-        ("1 rank on 2 cores: 4 threads per rank are more than its cores", "--threads 2"),
+        ("2 ranks on 1 core: each rank has half a core, so a step takes about 2 times as long", "at most -np 1"),
+        ("1 rank on 2 cores: each rank has more threads (4) than cores", "--threads 2"),
         (
             "3 ranks on 2 cores: each rank has 0.67 of a core, so a step takes about 1.5 times as long",
             "2 ranks per host",
@@ -266,8 +266,8 @@ def test_onednn_of_every_rank_is_recorded_and_what_is_not_as_asked_is_said(tmp_p
         assert world.onednn == ["on" if is_on else "off" for is_on in onednn]
     lines = [line for line in capsys.readouterr().out.splitlines() if "oneDNN" in line]
     assert lines == [
-        "Warning: the framework has no oneDNN here (--onednn on), and trains without it",
-        "Warning: oneDNN computes on some ranks only (1): the others are slower, and all wait for them",
+        "Warning: this framework was built without oneDNN (--onednn on), and trains without it",
+        "Warning: only some ranks use oneDNN (1): the others are slower, and all ranks wait for them",
     ]
     play(make_config(tmp_path, record={"name": "gpu"}), start, device="cuda:0", gpu="H100")
     assert read_run(tmp_path / "gpu").record.world.onednn == [None]
@@ -361,11 +361,11 @@ FINISHED, INTERRUPTED, RUNNING = None, "interrupted", "running"
     ("end", "file", "change", "epochs", "size", "words"),
     [
         (FINISHED, "", (), 3, 1, "nothing is left to do: 3 epochs are done"),
-        (FINISHED, "", (), 9, 2, "another number of ranks. Received: -np 2. Start it with -np 1"),
+        (FINISHED, "", (), 9, 2, "a different number of ranks. Received: -np 2. Start it with -np 1"),
         (RUNNING, "", (), 9, 1, "still running"),
         (FINISHED, "run.json", ('"torch"', '"keras"'), 9, 1, "Use keras_impl/train.py"),
         (FINISHED, "epochs.jsonl", (r"\n.*\n\Z", "\n"), 9, 1, "ends before the checkpoint"),
-        (INTERRUPTED, "run.json", (r'"sample_order": "\w+"', '"sample_order": "0"'), 9, 1, "has other samples"),
+        (INTERRUPTED, "run.json", (r'"sample_order": "\w+"', '"sample_order": "0"'), 9, 1, "samples of the data set have changed"),
     ],
 )
 def test_what_cannot_be_resumed_is_refused_and_nothing_is_changed(end, file, change, epochs, size, words, tmp_path):

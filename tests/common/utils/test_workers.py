@@ -52,7 +52,7 @@ def test_an_error_of_the_work_arrives_and_a_copy_that_is_killed_is_reported():
 
     with pytest.raises(UserError, match=r"Received: [01]\. Name another"):
         side_by_side(fails, [0, 1])
-    with pytest.raises(UserError, match="a process that shared the work was ended"):
+    with pytest.raises(UserError, match="a worker process was killed"):
         side_by_side(ends, [0, 1])
 
 

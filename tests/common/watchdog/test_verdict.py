@@ -66,7 +66,7 @@ def test_the_rank_that_stands_out_hangs(of_ranks, hanging):
 
 def test_the_words_name_who_stands_out_or_nobody():
     reports = {0: report(activity="imports", updates=0), 1: report(silent_seconds=9.0, host="node2")}
-    assert words([0], reports) == "rank 0 (host node1, process 7) does not move, in imports, for 100 s"
-    silent = "rank 1 (host node2, process 7) does not answer: its host has not been heard of for 9 s"
+    assert words([0], reports) == "rank 0 (host node1, process 7) makes no progress, in imports, for 100 s"
+    silent = "rank 1 (host node2, process 7) does not answer: nothing was received from its host for 9 s"
     assert silent in words([1], reports)
-    assert words([0, 1], reports) == "no rank has moved for 100 s, and none of 2 stands out"
+    assert words([0, 1], reports) == "none of 2 ranks has made progress for 100 s, and none stands out"

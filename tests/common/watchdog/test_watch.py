@@ -160,7 +160,7 @@ def test_the_lowest_that_lives_speaks_when_the_first_host_is_gone(tmp_path):
 
 def test_a_rank_that_is_stuck_in_its_data_shows_its_stack(tmp_path):
     with running(tmp_path, stuck="1") as ranks:
-        ranks.wait(lambda: "does not move, in loading data" in ranks.printed())
+        ranks.wait(lambda: "makes no progress, in loading data" in ranks.printed())
         ranks.wait(lambda: "watched_worker.py" in ranks.printed())
         assert "rank 1 (host" in ranks.printed()
         assert "in stuck_in_data" in ranks.printed()
@@ -238,7 +238,7 @@ def test_a_rank_that_has_not_met_the_others_is_watched_alone(tmp_path):
         _, printed = process.communicate(timeout=WAIT_SECONDS)
     line, stack, *_ = printed.splitlines()
     assert f"rank.py: rank 1 (host {os.uname().nodename}, process {process.pid}) " in line
-    assert "does not move, in training, for " in line
+    assert "makes no progress, in training, for " in line
     assert "rank.py" in stack
     assert process.returncode == 3
 
@@ -290,7 +290,7 @@ def test_a_rank_whose_watcher_cannot_start_or_ends_trains_without(trouble, reaso
     finally:
         watch.stop_watch()
     (line,) = capfd.readouterr().err.splitlines()
-    assert line.startswith("warning: rank 0 trains without the process that watches it. Received: ")
+    assert line.startswith("warning: rank 0 trains without its watcher process. Received: ")
     assert reason in line
 
 

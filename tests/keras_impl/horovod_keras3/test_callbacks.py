@@ -58,7 +58,7 @@ MISTAKES = {
     ),
     "no broadcast": (
         [SHORT, (BROADCAST, "    #")],
-        "do not hold the same weights. Received: 2 of 4 variables differ between rank 0 and rank 1, .*dense/kernel "
+        "do not have the same weights. Received: 2 of 4 variables differ between rank 0 and rank 1, .*dense/kernel "
         "first. Use DistributedOptimizer and BroadcastCallback",
     ),
     "other layers": (

@@ -44,8 +44,8 @@ def folder(tmp_path, cache):
 
 
 LEFT_OUT = (
-    "left out of the folder of images, beside the class folders: 1, such as README",
     "left out of the folder of images, hidden: 2, such as .git",
+    "left out of the folder of images, next to the class folders: 1, such as README",
     "left out of the folder of images, no images by their suffix: 1, such as cat/notes.txt",
 )
 
@@ -92,9 +92,9 @@ def test_folders_for_training_validation_and_test_are_used_as_their_names_say(va
     assert dataset.validation_samples == (len(own) or None)
     assert dataset.test.images[:, 0, 0, 0].tolist() == (tested if test else validated)
     assert dataset.mean == pytest.approx([np.mean(training) / 255] * 3), "of training images alone"
-    notes = ["left out of the folder of images, beside training, validation and test: 1, such as labels.csv"]
+    notes = ["left out of the folder of images, next to training, validation and test: 1, such as labels.csv"]
     if not test:
-        notes.append(f"there is no folder test: the test uses the images of {validation}, as the validation does")
+        notes.append(f"there is no folder test: the test uses the same images as the validation, those of {validation}")
     notes.append(f"images turned upright, as their EXIF data say: 1 of {images}, such as {turned}")
     assert list(dataset.notes) == notes
 
@@ -201,7 +201,7 @@ def test_damaged_exif_data_turn_nothing_and_those_behind_the_pixels_are_found(tm
     chunk = content[start:end]
     last = content.rindex(b"IEND") - 4
     file.write_bytes(content[:start] + content[end:last] + chunk + content[last:])
-    with pytest.raises(UserError, match=r"2 of 2 training images .*6 x 4 pixels, other than its header says"):
+    with pytest.raises(UserError, match=r"2 of 2 training images .*6 x 4 pixels, unlike its header"):
         read_alone(file, gray=True)
     assert read_alone(file, gray=True, image_size=(6, 4))[0][..., 0].tolist() == TURNS[6].tolist()
     broken = b"\0\0\0\x02eXIf??"

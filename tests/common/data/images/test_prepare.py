@@ -225,7 +225,7 @@ def test_a_folder_that_is_split_keeps_its_parts(tmp_path):
     assert dataset.mean == pytest.approx([values[0][:-4].mean() / 255])
     assert read_description(file)[0].split == "folders"
     (tmp_path / "pets/test/dog/0.png").write_text("no image")
-    with pytest.raises(UserError, match=r"no image for test that can be read\. Received: class dog with 1 broken"):
+    with pytest.raises(UserError, match=r"no readable image for test\. Received: class dog with 1 broken"):
         make(tmp_path / "pets", "again", shares=None, skip_broken=True)
 
 
