@@ -42,7 +42,7 @@ class DeviceConfig(Settings):
     compression: Literal["none", "fp16"] = "none"
     """type in which gradients are sent: none: unchanged; fp16: float16"""
     gradient_groups: Annotated[Literal["one", "2", "4", "each", "auto"], SPEED] = "one"
-    """one: average all gradients in one grouped all-reduce; 2 or 4: in so many groups, each sent as soon as its
+    """one: average all gradients in one grouped all-reduce; 2 or 4: in this many groups, each sent as soon as its
     gradients are ready; each: every tensor separately; auto: the fastest of these, measured before training"""
     backward_passes_per_step: Annotated[Count, SPEED] = 1
     """gradient accumulation, for allreduce: number of batches per rank whose gradients are averaged before one exchange

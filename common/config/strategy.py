@@ -131,7 +131,7 @@ class StrategyConfig(Settings):
             not self.adasum or ranks in (2, 4, 8),
             problem="Adasum combines the updates of 2, 4 or 8 ranks",
             received=f"--adasum on {ranks}",
-            remedy="Start so many ranks, or leave it out",
+            remedy="Start 2, 4 or 8 ranks, or leave it out",
         )
         require(
             self.native != "mirrored" or ranks == 1,

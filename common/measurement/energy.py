@@ -190,8 +190,8 @@ def describe_energy(record: EnergyRecord) -> str:
         parts = ", ".join(f"{phase} {joules:,.1f} J" for phase, joules in totals.joules_by_phase.items())
         complete = "" if totals.complete else " of the measured devices"
         lines.append(
-            f"energy {totals.joules:,.1f} J{complete} ({parts}), EDP {totals.edp_joule_seconds:,.4g} J s; metered: do "
-            "not compare its times"
+            f"energy {totals.joules:,.1f} J{complete} ({parts}), EDP {totals.edp_joule_seconds:,.4g} J s; metered: "
+            "its times are not comparable"
         )
     lines += [f"{device.name}: not measured: {device.reason}" for device in record.devices if device.joules is None]
     return "\n".join(lines)

@@ -48,7 +48,7 @@ def open_run_folder(
     new_folder = _new_folder(config, framework=framework, size=world.size)
     if standing == "to be set aside":
         place = set_aside(new_folder)
-        console.line(f"a run of this name cannot be resumed: its folder is now {place}")
+        console.line(f"a run of this name cannot be resumed: its folder was moved to {place}")
     if config.record.resume is None and standing != "to be resumed":
         first = weights_hash(setup.first_arrays())
         return RunWriter.create(new_folder, _new_record(setup, world, framework=framework, first_weights=first)), None

@@ -46,7 +46,7 @@ class AlreadyFinished(Exception):  # noqa: N818 - not an error
     """`--resume-or-start` found a finished run: not an error, and nothing is to be done."""
 
     def __init__(self, config: Config) -> None:
-        super().__init__(f"the run is finished already: {_named_folder(config)}")
+        super().__init__(f"the run is already finished: {_named_folder(config)}")
 
 
 def settings_of(arguments: Sequence[str], *, program: str) -> Config:

@@ -184,7 +184,7 @@ def test_what_was_done_to_files_is_printed(run, capsys):
     file = save_image(run.parent / "drawing.png", np.zeros((8, 8, 4), np.uint8))
     assert predict(run, file) == 0
     first = capsys.readouterr().out.splitlines()[0]
-    assert first == f"note: images with transparent pixels, laid on white: 1 of 1, such as {file}"
+    assert first == f"note: images with transparent pixels, placed on white: 1 of 1, such as {file}"
 
 
 def test_files_in_class_folders_get_a_confusion_matrix(run, capsys):
@@ -209,4 +209,4 @@ def test_a_data_set_that_has_changed_is_refused(run, capsys):
         text = text.replace(f'"{name}"', f'"other {name}"')
     (run / "run.json").write_text(text)
     assert predict(run) == 2
-    assert "not the one of the run any more" in capsys.readouterr().err
+    assert "the data set has changed since the run" in capsys.readouterr().err

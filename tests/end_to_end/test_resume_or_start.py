@@ -120,7 +120,7 @@ def test_all_ranks_start_resume_or_end_together(tmp_path, capsys):
     capsys.readouterr()
     ends = run_ranks(2, work)
     assert all(isinstance(end, AlreadyFinished) for end in ends)
-    assert {str(end) for end in ends} == {f"the run is finished already: {tmp_path / 'run'}"}
+    assert {str(end) for end in ends} == {f"the run is already finished: {tmp_path / 'run'}"}
     assert capsys.readouterr() == ("", "")
 
 
@@ -132,7 +132,7 @@ def test_a_run_without_checkpoint_is_set_aside_and_started_again(state, tmp_path
         (tmp_path / "run" / "mine").write_text(str(number))
     step = start(config).step
     assert step == 0
-    assert f"its folder is now {tmp_path / 'set-aside/run-2'}\n" in capsys.readouterr().out
+    assert f"its folder was moved to {tmp_path / 'set-aside/run-2'}\n" in capsys.readouterr().out
     for number in (1, 2):
         aside = tmp_path / f"set-aside/run-{number}"
         assert (aside / "mine").read_text() == str(number) and read_run(aside).state == state
@@ -297,7 +297,7 @@ def test_launch_looks_before_it_starts_ranks(epochs, end, tmp_path, capsys):
     capsys.readouterr()
     assert main(["train", "--np", "1", "--dry-run", "--", *FLAGS, "--runs-folder", str(tmp_path)]) == 0
     shown = capsys.readouterr().out
-    finished = f"the run is finished already: {tmp_path / 'run'}\n"
+    finished = f"the run is already finished: {tmp_path / 'run'}\n"
     assert shown == finished if end == "finished" else shown.startswith("horovodrun -np 1 ")
     assert contents(tmp_path) == before
 

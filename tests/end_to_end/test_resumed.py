@@ -166,4 +166,4 @@ def test_settings_that_end_before_the_checkpoint_are_refused(jobs, framework):
 def test_a_command_that_is_run_again_after_the_end_does_nothing(jobs, framework):
     ranks = jobs.outcomes(framework, "after its end")
     assert [outcome.code for outcome in ranks] == [0, 0] and all(outcome.untouched for outcome in ranks)
-    assert ranks[0].stdout == "the run is finished already: runs/cnn_part\n"
+    assert ranks[0].stdout == "the run is already finished: runs/cnn_part\n"

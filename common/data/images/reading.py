@@ -24,9 +24,9 @@ CHANNELS = {"1": 1, "L": 1, "LA": 1, "P": 3, "RGB": 3, "RGBA": 3, "CMYK": 3, "YC
 
 # What is done to an image beside decoding, and what is printed about it.
 CHANGES = {
-    "turned": "images turned upright, as their EXIF data say",
-    "on white": "images with transparent pixels, laid on white",
-    "first frame": "images with several frames, of which the first is used",
+    "turned": "images rotated upright, following their EXIF data",
+    "on white": "images with transparent pixels, placed on white",
+    "first frame": "images with several frames, of which only the first is used",
 }
 
 # Values of the orientation of EXIF.

@@ -365,7 +365,7 @@ FINISHED, INTERRUPTED, RUNNING = None, "interrupted", "running"
         (RUNNING, "", (), 9, 1, "still running"),
         (FINISHED, "run.json", ('"torch"', '"keras"'), 9, 1, "Use keras_impl/train.py"),
         (FINISHED, "epochs.jsonl", (r"\n.*\n\Z", "\n"), 9, 1, "ends before the checkpoint"),
-        (INTERRUPTED, "run.json", (r'"sample_order": "\w+"', '"sample_order": "0"'), 9, 1, "samples of the data set have changed"),
+        (INTERRUPTED, "run.json", (r'"sample_order": "\w+"', '"sample_order": "0"'), 9, 1, "data set have changed"),
     ],
 )
 def test_what_cannot_be_resumed_is_refused_and_nothing_is_changed(end, file, change, epochs, size, words, tmp_path):

@@ -497,7 +497,7 @@ def not_built():
 def check_what_is_missing_is_one_line():
     """As the package is imported."""
     refused = [
-        (not_built(), r"for it. Received: Extension horovod.tensorflow has not been built. Its README.md"),
+        (not_built(), r"for it. Received: Extension horovod.tensorflow has not been built. See its README.md"),
         (mock.patch.dict(sys.modules, {"keras": None}), "for it. Received: import of keras halted"),
         (mock.patch.object(keras, "__version__", "2.15.0"), "Received: Keras 2.15.0 on tensorflow. Install a newer"),
         (mock.patch.object(keras.backend, "backend", lambda: "jax"), r"on jax. Install .* or unset KERAS_BACKEND"),

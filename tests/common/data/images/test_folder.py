@@ -95,7 +95,7 @@ def test_folders_for_training_validation_and_test_are_used_as_their_names_say(va
     notes = ["left out of the folder of images, next to training, validation and test: 1, such as labels.csv"]
     if not test:
         notes.append(f"there is no folder test: the test uses the same images as the validation, those of {validation}")
-    notes.append(f"images turned upright, as their EXIF data say: 1 of {images}, such as {turned}")
+    notes.append(f"images rotated upright, following their EXIF data: 1 of {images}, such as {turned}")
     assert list(dataset.notes) == notes
 
 
@@ -186,7 +186,7 @@ def test_photographs_are_upright(orientation, suffix, tmp_path, cache):
     write_turned(file, orientation)
     pixels, notes = read_alone(file, gray=True)
     np.testing.assert_array_equal(pixels[..., 0], TURNS[orientation])
-    example = f"images turned upright, as their EXIF data say: 3 of 3, such as {file}"
+    example = f"images rotated upright, following their EXIF data: 3 of 3, such as {file}"
     assert notes == ([example] if orientation > 1 else [])
     assert read_alone(file, gray=True) == (pytest.approx(pixels), notes), "from the cache, too"
 
@@ -229,7 +229,7 @@ def test_what_is_transparent_becomes_white(mode, tmp_path, cache):
     image.save(tmp_path / "made/a/0.png", **options)
     pixels, notes = read_alone(tmp_path / "made/a/0.png")
     assert pixels[[0, 2, 3]].min() == 255 and pixels[1].max() <= 1
-    assert notes == [f"images with transparent pixels, laid on white: 3 of 3, such as {tmp_path}/made/a/0.png"]
+    assert notes == [f"images with transparent pixels, placed on white: 3 of 3, such as {tmp_path}/made/a/0.png"]
 
 
 @pytest.mark.parametrize("suffix", ["png", "webp"])
@@ -240,7 +240,7 @@ def test_of_an_animation_the_first_frame_is_read(suffix, tmp_path, cache):
     frames[0].save(file, save_all=True, append_images=frames[1:], lossless=True)
     pixels, notes = read_alone(file)
     assert (pixels == 10).all()
-    assert notes[0] == f"images with several frames, of which the first is used: 3 of 3, such as {file}"
+    assert notes[0] == f"images with several frames, of which only the first is used: 3 of 3, such as {file}"
 
 
 def test_classes_and_parts_of_equal_pixels_are_named(tmp_path, cache):
@@ -259,7 +259,7 @@ def test_notes_are_printed(folder, tmp_path, capsys):
     lines = warning_lines(setup, make_world("cpu"))
     assert main(["datasets", "fetch", f"images:{folder}", "--gray"]) == 0
     printed = capsys.readouterr().out.splitlines()
-    example = f"images turned upright, as their EXIF data say: 1 of 80, such as {folder}/cat/07.PNG"
+    example = f"images rotated upright, following their EXIF data: 1 of 80, such as {folder}/cat/07.PNG"
     for note in (*LEFT_OUT, example):
         assert f"Warning: {note}" in lines and f"note: {note}" in printed
 

@@ -260,7 +260,7 @@ def test_the_command(folder, capsys):
         in shown
     )
     assert "note: left out of the folder of images, hidden: 1, such as cat/.hidden.png" in shown
-    assert "note: images with transparent pixels, laid on white: 1 of 80, such as dog/00.png" in shown
+    assert "note: images with transparent pixels, placed on white: 1 of 80, such as dog/00.png" in shown
     assert "left out 4 broken files" in shown and "cat/empty.png: empty file" in shown
     last = shown.splitlines()[-1]
     assert last.startswith("prepared 80 images in ") and "images/s" in last and "peak memory" in last
