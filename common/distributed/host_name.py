@@ -20,7 +20,7 @@ def check_host_name() -> None:
     else:
         if any(_is_of_this_host(family, address) for family, address in found):
             return
-        problem = f"which resolves to {', '.join(str(address[0]) for _, address in found)}, no address of it"
+        problem = f"which resolves to {', '.join(str(address[0]) for _, address in found)}, not an address of this host"
     raise UserError(
         f"Gloo looks up the name of its host. Received: {name}, {problem}. Add the name to /etc/hosts there, with an "
         "address at which the other hosts can reach it, or start the ranks over MPI"

@@ -77,7 +77,7 @@ def check_onednn(asked: str, *, is_on: bool) -> None:
 def report_missing_onednn(asked: str, *, is_on: bool) -> None:
     """Say in one line, beside the results of a program, that it computes without oneDNN although it was asked for."""
     if asked == "on" and not is_on:
-        print("note: this framework was built without oneDNN (--onednn on), and computes without it", file=sys.stderr)
+        print("note: this build of the framework has no oneDNN (--onednn on), and computes without it", file=sys.stderr)
 
 
 def check_own_gpu(number: int | None, *, config: DeviceConfig, comm: Communicator) -> None:

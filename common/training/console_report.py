@@ -83,7 +83,7 @@ def onednn_notes(asked: str, in_force: Sequence[str | None]) -> list[str]:
         on = ", ".join(str(rank) for rank, state in enumerate(in_force) if state == "on")
         return [f"only some ranks use oneDNN ({on}): the others are slower, and all ranks wait for them"]
     if asked == "on" and "off" in states:
-        return ["this framework was built without oneDNN (--onednn on), and trains without it"]
+        return ["this build of the framework has no oneDNN (--onednn on), and trains without it"]
     return []
 
 

@@ -129,7 +129,7 @@ def test_a_framework_without_onednn_computes_and_says_so(jobs, framework):
         (outcome,) = jobs.outcomes(framework, name)
         assert outcome.code == 0, outcome
         assert outcome.stderr == (
-            "note: this framework was built without oneDNN (--onednn on), and computes without it\n"
+            "note: this build of the framework has no oneDNN (--onednn on), and computes without it\n"
         )
 
 

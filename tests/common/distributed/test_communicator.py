@@ -218,7 +218,7 @@ OVER_GLOO = {"OMPI_COMM_WORLD_SIZE": "2", "HOROVOD_CONTROLLER": "gloo", "HOROVOD
         (OVER_GLOO | {"HOROVOD_LOCAL_RANK": "0"}, "a..b", "does not resolve"),
         (OVER_GLOO | {"HOROVOD_LOCAL_RANK": "1"}, "nowhere.invalid", None),
         (OVER_GLOO | {HOST_ALIASES: "localhost,127.0.0.1", "HOROVOD_HOSTNAME": "127.0.0.1"}, "nowhere.invalid", None),
-        (OVER_GLOO, "192.0.2.1", "leads to 192.0.2.1, no address of it"),
+        (OVER_GLOO, "192.0.2.1", "resolves to 192.0.2.1, not an address of this host"),
     ],
 )
 def test_a_host_whose_name_has_no_address_of_it_is_named_before_gloo_starts(

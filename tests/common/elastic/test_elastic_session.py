@@ -78,7 +78,7 @@ def test_onednn_of_ranks_that_came_later_is_in_the_record(tmp_path, capsys):
     first.end_epoch(1)
     capsys.readouterr()
     second = gone_on(first, epochs=1, onednn=False)
-    assert "this framework was built without oneDNN" in capsys.readouterr().out
+    assert "this build of the framework has no oneDNN" in capsys.readouterr().out
     second.session.membership.report(CHANGE)
     record = read_run(tmp_path / "run").record
     assert (record.world.onednn, record.elastic.changes) == (["on"], [replace(CHANGE, onednn=["off"])])

@@ -266,7 +266,7 @@ def test_onednn_of_every_rank_is_recorded_and_what_is_not_as_asked_is_said(tmp_p
         assert world.onednn == ["on" if is_on else "off" for is_on in onednn]
     lines = [line for line in capsys.readouterr().out.splitlines() if "oneDNN" in line]
     assert lines == [
-        "Warning: this framework was built without oneDNN (--onednn on), and trains without it",
+        "Warning: this build of the framework has no oneDNN (--onednn on), and trains without it",
         "Warning: only some ranks use oneDNN (1): the others are slower, and all ranks wait for them",
     ]
     play(make_config(tmp_path, record={"name": "gpu"}), start, device="cuda:0", gpu="H100")
