@@ -256,7 +256,7 @@ def test_tensors_that_would_go_another_way_than_messages_are_refused_before_mpi_
     with pytest.raises(SystemExit, match="2"):
         join(hvd, timeline=False)
     error = capsys.readouterr().err
-    assert f"Received: {received}. Start the ranks by `horovodrun --gloo`" in error if received else error == ""
+    assert f"Received: {received}. Start the ranks with `horovodrun --gloo`" in error if received else error == ""
     assert (error.count("\n"), calls, len(waited)) == (int(bool(received)), [], int(not received))
 
 
