@@ -8,15 +8,8 @@ Everything runs in one process namespace of its own, so that whatever ends the t
 slurmctld, both slurmd and all jobs. Each node has a host name of its own and, as MPI names its shared memory by host
 and job, a /dev/shm of its own. The clock, the file system, the network and the cores are those of the machine.
 
-Needs root, and of Debian 12 `slurm-wlm`, `munge` and `libpmix2`. How ranks start in an allocation of Debian's Slurm
-22.05 with the OpenMPI 4.1.8 that the set-up installs, on one node and on two:
-  srun --mpi=pmix     works: OpenMPI's PMIx 3 client talks to Slurm's PMIx 4 server. Ranks have PMIX_RANK and none of
-                      OpenMPI's own variables.
-  srun --mpi=pmi2     does not: this OpenMPI knows PMIx only, and MPI_Init ends with an error.
-  mpirun              works without any host names, by an `srun` of its own; it binds ranks to cores.
-  horovodrun --mpi    works on one node without more; on several it wants ssh to their names.
-  horovodrun --gloo   the same; each node must be able to resolve its own name, or Gloo ends by a segmentation fault.
-As root mpirun, and so horovodrun --mpi, wants OMPI_ALLOW_RUN_AS_ROOT and OMPI_ALLOW_RUN_AS_ROOT_CONFIRM.
+Needs root, and of Debian 12 `slurm-wlm`, `munge` and `libpmix2`. With Debian's Slurm 22.05 and the OpenMPI 4.1.8 that
+the set-up installs, ranks start by `srun --mpi=pmix`, by mpirun without any host names, and by horovodrun on one node.
 """
 
 import os
