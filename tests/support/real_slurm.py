@@ -53,7 +53,7 @@ SlurmdLogFile={folder}/%n/slurmd.log
 # Slurm's PMIx keeps files of a step here, under the same name on each node.
 TmpFS={folder}/%n/tmp
 ProctrackType=proctrack/linuxproc
-TaskPlugin=task/{tasks}
+TaskPlugin=task/none
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
 SchedulerParameters=batch_sched_delay=0,sched_interval=1
@@ -135,17 +135,13 @@ class Slurm:
 
 
 @contextmanager
-def real_slurm(*, binds=False):
-    """Start Slurm, wait until its nodes are idle, and end it with all its jobs.
-
-    Args:
-        binds: tasks are bound to cores, of which a node has as many as this machine; else to none of more than those.
-    """
+def real_slurm():
+    """Start Slurm, wait until its nodes are idle, and end it with all its jobs."""
     # munged, which is not root, must get there: the folders of pytest are closed to all but their owner.
     folder = Path(tempfile.mkdtemp(prefix="slurm-"))
     try:
         folder.chmod(0o755)
-        _fill(folder, binds=binds)
+        _fill(folder)
         with _running(Slurm(folder, _environment(folder))) as slurm:
             yield slurm
     finally:
@@ -159,7 +155,7 @@ def _environment(folder):
     return {**variables, **as_root, "SLURM_CONF": str(folder / "slurm.conf"), "TMPDIR": str(folder / "tmp")}
 
 
-def _fill(folder, *, binds):
+def _fill(folder):
     parts = ["munge", "state", "pmix", "tmp", *(f"{node}/{part}" for node in NODES for part in ("spool", "tmp"))]
     for part in parts:
         (folder / part).mkdir(parents=True)
@@ -177,16 +173,12 @@ def _fill(folder, *, binds):
     host = socket.gethostname()
     (folder / "hosts").write_text(f"127.0.0.1 {' '.join(['localhost', host, *NODES])}\n")
     port, *ports = _free_ports(1 + len(NODES))
-    cpus = len(os.sched_getaffinity(0)) if binds else CPUS
     nodes = "\n".join(
-        f"NodeName={node} NodeHostname={node} NodeAddr=127.0.0.1 Port={own} CPUs={cpus} RealMemory=1000"
+        f"NodeName={node} NodeHostname={node} NodeAddr=127.0.0.1 Port={own} CPUs={CPUS} RealMemory=1000"
         for node, own in zip(NODES, ports, strict=True)
     )
-    tasks = "affinity" if binds else "none"
     first_job = random.randrange(1, 60_000)
-    configuration = CONFIGURATION.format(
-        folder=folder, host=host, port=port, nodes=nodes, tasks=tasks, first_job=first_job
-    )
+    configuration = CONFIGURATION.format(folder=folder, host=host, port=port, nodes=nodes, first_job=first_job)
     (folder / "slurm.conf").write_text(configuration)
 
 
@@ -210,11 +202,8 @@ def _running(slurm):
     with log.open("wb") as output:
         process = subprocess.Popen(
             [*namespace, "bash", "-c", INSIDE, "slurm", str(slurm.folder), str(PMIX), *NODES],
-            env=slurm.environment,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-        )
+            env=slurm.environment, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
+        )  # fmt: skip
     try:
         _wait_for_nodes(slurm, process, log)
         yield slurm

@@ -13,6 +13,7 @@ import waiting
 from processes import call, epochs_of, finish, start_command, wait_until
 
 from common.run_folder.records import read_run
+from common.utils.at_once import AT_ONCE
 from launch import __main__ as launch
 from launch.experiments.left_over import left_over
 from launch.experiments.plan import read_plan
@@ -154,6 +155,8 @@ def test_two_runs_at_once_have_a_core_each_and_are_resumed(tmp_path):
     first, second = experiment.trainers()
     assert len(first.cpu_affinity()) == len(second.cpu_affinity()) == 1
     assert first.cpu_affinity() != second.cpu_affinity()
+    assert psutil.Process(process.pid).cpu_affinity() == psutil.Process().cpu_affinity()
+    assert {trainer.environ()[AT_ONCE] for trainer in (first, second)} == {"2"}
     experiment.run_here(code=2, shows="this experiment is already being run. Received: runs/made")
     next(trainer for trainer in (first, second) if names[0] in trainer.cmdline()).kill()
     wait_until(lambda: epochs_of(folders[2]) > 0, process=process)  # in the lane of the one that was killed

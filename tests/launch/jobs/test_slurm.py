@@ -3,7 +3,6 @@
 import json
 import os
 import sys
-from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -111,13 +110,7 @@ class ClusterDesk(Desk):
 @pytest.fixture(scope="module")
 def desk(slurm, tmp_path_factory):
     """Where the tests of this file submit; what is submitted there has the environment of a user of the cluster."""
-    with desk_of(slurm, tmp_path_factory.mktemp("desk of $(whoami)")) as desk:
-        yield desk
-
-
-@contextmanager
-def desk_of(slurm, folder):
-    """Return where to submit to a cluster."""
+    folder = tmp_path_factory.mktemp("desk of $(whoami)")
     (folder / "sitecustomize.py").write_text(HOLD)
     variables = environment() | slurm.environment | {"HOROVOD_TWINS_CACHE": str(folder / "cache")}
     variables["PYTHONPATH"] = os.pathsep.join([str(folder), environment()["PYTHONPATH"]])
@@ -260,11 +253,6 @@ def test_runs_by_srun_over_mpi_are_compared_with_runs_by_ssh_over_gloo(desk, don
     assert weights[0] == weights[1]  # a sum of two numbers is the same in both
 
 
-def test_what_a_login_node_can_see_is_reported_before_the_job_waits(desk):
-    line = "error: the job would fail, as this login node shows: data: "
-    desk.train("absent", "torch", settings=["--dataset", "images:/nowhere"], preflight=(), code=2, shows=line)
-
-
 def test_a_job_can_be_ended(desk):
     job = desk.train("held-ended", "torch", "--nodes", "2")
     desk.slurm.wait_for(job, "RUNNING")
@@ -280,19 +268,21 @@ def test_a_refusal_by_slurm_is_one_line_and_leaves_no_job(desk):
     desk.train("huge", "torch", "--nodes", "99", code=2, shows=line)
 
 
+SHARE = """
+import os, sys, time
+from pathlib import Path
+from common.distributed.core_sharing import core_share
+os.sched_setaffinity(0, [sorted(os.sched_getaffinity(0))[int(os.environ["SLURM_LOCALID"])]])
+for name in ("there", "seen"):
+    (Path(sys.argv[1]) / (name + os.environ["SLURM_LOCALID"])).touch()
+    while len(list(Path(sys.argv[1]).glob(name + "?"))) < 2:
+        time.sleep(0.01)
+    if name == "there":
+        print(core_share(local_size=2).own)
+"""
+
+
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="two cores are needed")
-def test_ranks_that_are_bound_to_cores_of_their_own_keep_them_all(tmp_path):
-    """On a cluster that binds tasks: two ranks of a node have a core each, which is not divided a second time."""
-    if reason := why_not():
-        pytest.skip(reason)
-    with real_slurm(binds=True) as slurm, desk_of(slurm, tmp_path) as desk:
-        masks = "import os; print(*os.sched_getaffinity(0))"
-        bound = ["srun", "--nodes=1", "--ntasks=2", "--cpu-bind=cores", sys.executable, "-c", masks]
-        first, second = (set(line.split()) for line in slurm.command(*bound).splitlines())
-        assert first and second and first.isdisjoint(second)
-        free = [word for word in SMALL if word not in ("--threads", "1")]
-        job = desk.submit("bound", "--ranks-per-node", "2", "--", "torch_impl/train.py", *free)
-        slurm.wait_for(job, "COMPLETED")
-        world = desk.run("bound").record.world
-    assert (world.size, world.local_size, world.threads_per_rank, world.cores) == (2, 2, 1, 2)
-    assert not world.oversubscribed
+def test_ranks_that_are_bound_to_cores_of_their_own_keep_them_all(desk, tmp_path):
+    srun = ["srun", "--nodes=1", "--ntasks=2", sys.executable, "-c", SHARE, str(tmp_path)]
+    assert desk.slurm.command(*srun).split() == ["1.0", "1.0"]

@@ -323,22 +323,6 @@ def test_a_folder_of_wheels_is_packed_if_it_is_complete(gpu, project, tmp_path, 
     assert (out / "wheels" / packed.NAME).is_file() == gpu
 
 
-def test_of_a_folder_of_wheels_another_architecture_gets_the_pure_ones_of_the_pins(project, tmp_path, capsys):
-    wheels = tmp_path / "wheels"
-    wheels.mkdir()
-    pins = setup_plan.Request(root=ROOT).pins("base")
-    pure = f"tqdm-{pins['tqdm']}-py3-none-any.whl"
-    compiled = f"numpy-{pins['numpy']}-cp311-cp311-manylinux_2_28_x86_64.whl"
-    for name in (pure, compiled, "tqdm-0.0.1-py3-none-any.whl", "networkx-3.6.1-py3-none-any.whl"):
-        (wheels / name).touch()
-    run_launch("stage", "-o", tmp_path / "bundle", "--site", "cte-power", "--wheels", wheels)
-    assert [path.name for path in (tmp_path / "bundle" / "wheels").iterdir()] == [pure]
-    missing = bundle_format.read_manifest(tmp_path / "bundle")["setup"]["from_modules"]
-    assert {f"numpy=={pins['numpy']}", f"horovod=={horovod_build.VERSION}"} <= set(missing)
-    assert not [name for name in missing if name.startswith(("tqdm", "tensorflow-cpu", "cmake"))]
-    assert f"from modules come {' '.join(missing)}" in capsys.readouterr().out
-
-
 # Damage
 
 
