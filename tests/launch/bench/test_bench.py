@@ -1,4 +1,4 @@
-"""`python -m launch bench`: what it refuses, and one start of each framework, shown by `python -m analysis bench`."""
+"""`python -m launch bench`: a start of each framework, shown by `python -m analysis bench`, and failing commands."""
 
 import ast
 import json
@@ -136,6 +136,7 @@ def test_the_trainer_is_compared_with_another(tmp_path, monkeypatch):
         file.write_text(text)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
     monkeypatch.setenv("GIVEN", str(tmp_path / "given"))
+    monkeypatch.setattr(started_commands, "_RECIPE", (*started_commands._RECIPE, "--steps-per-epoch", "5"))
     output = tmp_path / "bench.json"
     arguments = ["--rounds", "1", "--frameworks", "torch", "--output", str(output)]
     assert main(["bench", *arguments, "--starts", "pydtnn_np2", "--pydtnn", sys.executable]) == 0
