@@ -11,15 +11,24 @@ A file has a table `[runs]`, name -> settings of runs as `spread_runs` takes the
     silent   words that are in none of them
     tables   beginning of a title -> the values of some columns: of all rows, in their order; or, as one table and not
              as a list, of one row. "" where nothing is known. {}: there are no tables, and no plots
+    drawn    names of all plots
+    plots    name of a plot -> values of its data, as of tables
+
+Settings are as in Python, but for `{ not_recorded = "why" }`, `environment`, `status` and `hashes`, which are tables of
+what they change, and `traces`, a list of arguments of `make_trace`.
 """
 
 import tomllib
 
 import pytest
-from analysis_builders import rows_of, said, select, spread_runs, study
+from analysis_builders import plot_of, rows_of, said, select, spread_runs, study
+from builders import make_environment, make_status, make_trace
+
+from common.run_folder.records import Hashes, NotRecorded
 
 BUILDERS = {"spread_runs": spread_runs, "study": study}
-KEYS = {"id", "runs", "options", "answer", "says", "silent", "tables"}
+PARTS = {"environment": make_environment, "status": make_status, "hashes": Hashes}
+KEYS = {"id", "runs", "options", "answer", "says", "silent", "tables", "drawn", "plots"}
 
 
 def cases_in(file):
@@ -37,13 +46,24 @@ def case_in(file, name):
     return case
 
 
+def made(name, value):
+    """Return a setting as Python has it."""
+    if name == "traces":
+        return [make_trace(**one) for one in value]
+    if not isinstance(value, dict):
+        return value
+    if value.keys() == {"not_recorded"}:
+        return NotRecorded(value["not_recorded"])
+    return PARTS[name](**value) if name in PARTS else {key: made(key, one) for key, one in value.items()}
+
+
 def selection_of(case):
     """Return what a question works on: the runs of a case."""
     groups = []
     for number, wanted in enumerate(case["runs"]):
         settings = {"like": wanted} if isinstance(wanted, str) else dict(wanted)
         name = settings.pop("like", None)
-        settings = (case["known"][name] if name else case["known"].get("run", {})) | settings
+        settings = made("", (case["known"][name] if name else case["known"].get("run", {})) | settings)
         groups.append(BUILDERS[case["made_by"]](**{"name": f"{name or 'run'}{number}", **settings}))
     return select(*groups)
 
@@ -58,14 +78,22 @@ def check_case(case, find):
     for words in case.get("silent", ()):
         assert words not in text, text
     for title, expected in case.get("tables", {}).items():
-        rows = rows_of(found, title)
-        if isinstance(expected, dict):
-            assert any(values_of(row, expected) == expected_of(expected) for row in rows), rows
-        else:
-            shown = [values_of(row, columns) for row, columns in zip(rows, expected, strict=True)]
-            assert shown == [expected_of(columns) for columns in expected], shown
+        check_rows(rows_of(found, title), expected)
+    for name, expected in case.get("plots", {}).items():
+        check_rows(rows_of(plot_of(found, name).data), expected)
+    names = [plot.name for plot in found.plots]
+    assert names == case.get("drawn", names)
     if case.get("tables") == {}:
         assert not found.tables and not found.plots
+
+
+def check_rows(rows, expected):
+    """Check all rows, or that one is as expected."""
+    if isinstance(expected, dict):
+        assert any(values_of(row, expected) == expected_of(expected) for row in rows), rows
+    else:
+        shown = [values_of(row, columns) for row, columns in zip(rows, expected, strict=True)]
+        assert shown == [expected_of(columns) for columns in expected], shown
 
 
 def values_of(row, columns):

@@ -1,23 +1,16 @@
 """`python -m analysis hyperparameters`: which runs form a study, the answer, and the plots."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from analysis_builders import made_run, made_runs, rows_of, said, select, write_made
-from question_cases import case_in, cases_in, check_case, selection_of
+from analysis_builders import made_run, made_runs, rows_of, said, select
+from question_cases import case_in, selection_of
 
-from analysis.__main__ import main
 from analysis.questions.hyperparameters.command import find
 from common.run_folder.records import NotRecorded
 
 CASES = Path(__file__).with_name("hyperparameters.toml")
-
-
-@pytest.mark.parametrize("case", cases_in(CASES))
-def test_what_is_found(case, plots):
-    check_case(case, find)
 
 
 def plots_of(case):
@@ -61,21 +54,6 @@ def test_runs_whose_share_is_not_recorded_are_listed_by_name():
     found = find(select([made_run(name, seconds=20.0, validation=3.0, **unknown) for name in ("ten", "one")]))
     assert [row["validation samples"] for row in rows_of(found, "Time by the share")] == ["ten", "one"]
     assert "not recorded: they are listed by name" in said(found)
-
-
-# The command
-
-
-def test_the_command_shows_and_refuses_with_strict(tmp_path, capsys):
-    runs = [made_run(f"batch{batch}", seconds=3.0, global_batch=batch, curve=[0.4, 0.8]) for batch in (32, 64)]
-    write_made(tmp_path / "runs", runs)
-    arguments = ["hyperparameters", str(tmp_path / "runs"), "--format", "json", "--plots", str(tmp_path / "plots")]
-    assert main(arguments) == 0
-    shown = json.loads(capsys.readouterr().out)
-    assert [row["batch"] for row in shown["tables"][0]["rows"]] == [32, 64]
-    assert len(list((tmp_path / "plots").glob("hyperparameters-*.png"))) == 2
-    assert main([*arguments, "--strict"]) == 2
-    assert "one timed run alone shows nothing" in capsys.readouterr().err
 
 
 def test_resolutions_of_prepared_data_are_a_sweep():

@@ -1,8 +1,5 @@
 """`python -m analysis scaling`: speedups and efficiencies by hand, equal accuracy, bases, models, projections."""
 
-import json
-from pathlib import Path
-
 import numpy as np
 import pytest
 from analysis_builders import (
@@ -16,11 +13,8 @@ from analysis_builders import (
     said,
     select,
     spread_runs,
-    write_made,
 )
-from question_cases import cases_in, check_case
 
-from analysis.__main__ import main
 from analysis.projection.measured import step_settings
 from analysis.projection.ratio import speed_ratio
 from analysis.questions.scaling.command import find
@@ -43,11 +37,6 @@ def rows_about(found, title, model):
 
 
 # Speedup and efficiency
-
-
-@pytest.mark.parametrize("case", cases_in(Path(__file__).with_name("scaling.toml")))
-def test_what_is_found(case, plots):
-    check_case(case, find)
 
 
 @pytest.mark.parametrize(
@@ -237,26 +226,6 @@ def test_a_projection_to_another_site_uses_its_figures():
     assert "memory bandwidth" in note  # of a GPU that was made for it alone
 
 
-# The command
-
-
-def test_the_command_shows_plots_and_refuses_with_strict(tmp_path, capsys, plots):
-    runs = write_made(
-        tmp_path / "runs",
-        made_runs("one", seconds=[10.0 + 0.01 * seed for seed in range(7)]),
-        made_runs("two", seconds=[5.0 + 0.01 * seed for seed in range(7)], ranks=2, accuracy=0.5),
-    )
-    arguments = ["scaling", str(runs), "--plots", str(tmp_path / "plots"), "--format", "json"]
-    assert main(arguments) == 0
-    shown = json.loads(capsys.readouterr().out)
-    assert shown["name"] == "scaling" and shown["tables"][0]["rows"][1]["scaling"] == "strong"
-    assert {file.name for file in (tmp_path / "plots").iterdir()} == {
-        f"scaling{of}.{kind}" for of in ("", "-training") for kind in ("csv", "png", "svg")
-    }  # fmt: skip
-    assert main([*arguments, "--strict"]) == 2
-    assert "not one at equal accuracy" in capsys.readouterr().err
-
-
 LOST = NotRecorded("lost")
 
 
@@ -267,12 +236,3 @@ def test_a_base_without_a_time_is_refused():
     assert find(select(runs), base="alone-r1").tables
     with pytest.raises(UserError, match=r"the base has no time\. Received: --base untimed, untimed-r3\. Name a timed"):
         find(select(runs), base="untimed")
-
-
-def test_a_curve_is_fitted_where_the_first_run_has_lost_its_figures():
-    runs = made_runs("np1", seconds=[25.6, 25.7])
-    for ranks, seconds in ((2, 13.8), (4, 8.2), (8, 6.0)):
-        runs += made_runs(f"np{ranks}", seconds=[seconds, seconds + 0.1], ranks=ranks)
-    lost = made_run("np1-r0", seconds=25.6, seed=0, totals=LOST)
-    titles = [[table.title for table in find(select(group)).tables] for group in (runs, [lost, *runs])]
-    assert any("Models" in title for title in titles[0]) and titles[0] == titles[1]

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from analysis_builders import SPREAD, plot_of, rows_of, select, spread_runs
 from builders import make_environment, make_status
-from question_cases import cases_in, check_case
 
 from analysis.questions.strategies.claims import TESTS, read_claims
 from analysis.questions.strategies.command import find
@@ -65,11 +64,6 @@ def claim_of(found, start):
     """Return the verdict on the claim that starts so, and its reason."""
     row = next(row for row in rows_of(found, "What documents claim") if row["claim"].startswith(start))
     return row["verdict"], row["found, or why not"]
-
-
-@pytest.mark.parametrize("case", cases_in(CASES))
-def test_what_is_found(case, plots):
-    check_case(case, find)
 
 
 def test_the_exchange_is_compared_with_plain_allreduce_whatever_its_tuning():
