@@ -66,7 +66,6 @@ CASES = {
         (f"{CNN_BYTES} bytes sent", f"{2 * CNN_BYTES} bytes sent", MOVED),
         quick=("torch",),
     ),
-    "slow": Case((*CNN, "--slow", "1:1.5:0.5"), SENT),
     "split": Case((*CNN, "--strategy", "split", "--model-ranks", "2"), (f"{SPLIT_BYTES} bytes sent", MOVED)),
     "layers": Case((*CNN, "--strategy", "layers", "--stages", "2")),
     # No gradient is pushed and no item drawn.

@@ -5,7 +5,6 @@ Which runs it refuses: `refusals/launch-train.toml`.
 
 import json
 import socket
-import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,14 +13,12 @@ import pytest
 from builders import DATASET, make_config
 from fake_ranks import alone, run_ranks
 from played_session import Played
-from processes import HANG_SECONDS, epochs_of, finish, rank_processes, run_command, start_command, wait_until
 
 from common.config import config_from_dict
 from common.errors import UserError
 from common.run_folder.checkpoints import CHECKPOINTS_FOLDER, checkpoint_folders
 from common.run_folder.records import now, read_run
 from common.training import resume
-from common.training.entry_point import read_settings
 from common.training.resume import AlreadyFinished, look_at_run
 from launch.__main__ import main
 
@@ -252,37 +249,10 @@ def test_other_settings_are_refused_also_where_the_run_could_be_set_aside(tmp_pa
     assert "keeps its settings (seed is 1)" in refused(config_of(tmp_path, training={"seed": 2}))
 
 
-def test_the_same_folder_may_be_named_from_another_one(tmp_path, monkeypatch):
-    run_some(config_of(tmp_path), 1)
-    monkeypatch.chdir(tmp_path)
-    assert start(config_of(tmp_path, record={"runs_folder": "."})).step == 4
-
-
-def test_another_number_of_ranks_is_refused_on_each(tmp_path):
-    config = config_of(tmp_path)
-    run_some(config, 1)
-    for error in run_ranks(2, lambda comm: start(config, comm=comm)):
-        assert isinstance(error, UserError) and "Received: -np 2. Start it with -np 1" in str(error)
-
-
-def test_an_imported_run_is_refused(tmp_path):
-    run_some(config_of(tmp_path), 1)
-    file = tmp_path / "run/run.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"config": {"not_recorded": "imported"}}))
-    assert "was not measured here" in refused(config_of(tmp_path))
-
-
 def test_a_damaged_checkpoint_is_refused_not_set_aside(tmp_path):
     run_some(config_of(tmp_path), 1)
     next((tmp_path / "run" / CHECKPOINTS_FOLDER).glob("*/weights.safetensors")).write_bytes(b"noise")
     assert "cannot read the weights" in refused(config_of(tmp_path))
-
-
-def test_a_run_started_so_can_be_resumed_by_its_folder(tmp_path):
-    run_some(config_of(tmp_path), 1)
-    settings = read_settings(["--resume", str(tmp_path / "run")], program="train.py")
-    assert not settings.record.resume_or_start
-    assert start(settings).step == 4
 
 
 FLAGS = ["--dataset", DATASET, "--model", "mlp", "--batch-size", "30", "--epochs", "3", "--lr-scaling", "none"]
@@ -300,20 +270,3 @@ def test_launch_looks_before_it_starts_ranks(epochs, end, tmp_path, capsys):
     finished = f"the run is finished already: {tmp_path / 'run'}\n"
     assert shown == finished if end == "finished" else shown.startswith("horovodrun -np 1 ")
     assert contents(tmp_path) == before
-
-
-@pytest.mark.ranks
-@pytest.mark.ci
-def test_ranks_are_started_again_and_end_as_an_undisturbed_run_does(tmp_path):
-    command = [sys.executable, "-m", "launch", "train", "--np", "2", "--controller", "gloo", "--restarts", "1", "--"]
-    command += ["--dataset", "synthetic:4000x28x28x1x10", "--model", "mlp", "--epochs", "12", "--batch-size", "32"]
-    command += ["--threads", "1", "--checkpoint-minutes", "0.001"]
-    process = start_command([*command, "--name", "restarted"], folder=tmp_path)
-    wait_until(lambda: epochs_of(tmp_path / "runs/restarted"), process=process)
-    rank_processes(process.pid)["1"].kill()
-    restarted = finish(process, within_seconds=HANG_SECONDS)
-    assert restarted.code == 0, restarted
-    assert restarted.stdout.count("the ranks have ended: restart 1 of 1, from the newest checkpoint") == 1
-    assert run_command([*command, "--name", "undisturbed"], folder=tmp_path).code == 0
-    hashes = [read_run(tmp_path / "runs" / name).record.hashes for name in ("restarted", "undisturbed")]
-    assert hashes[0] == hashes[1]

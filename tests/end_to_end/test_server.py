@@ -8,11 +8,9 @@ import numpy as np
 import pytest
 from by_hand import DATA, STEPS, Case, by_hand
 from jobs import Jobs, keras_in_ci, relative_difference, resumed, train
-from processes import launcher_command, run_command, train_command
 
 from common.parameter_server.messages import HEADER_BYTES
 from common.parameter_server.schedule import load_schedule
-from common.run_folder.records import read_run
 
 pytestmark = pytest.mark.ranks
 
@@ -73,10 +71,6 @@ def test_servers_update_as_one_process_would(jobs, framework, servers):
     assert run.record.world.size == workers
 
 
-def schedule_of(run):
-    return load_schedule(run.folder)
-
-
 @keras_in_ci
 @pytest.mark.parametrize("name", ["free", pytest.param("rare", marks=pytest.mark.ci)])
 def test_a_free_run_is_repeated_bit_for_bit(jobs, framework, name):
@@ -84,7 +78,7 @@ def test_a_free_run_is_repeated_bit_for_bit(jobs, framework, name):
     run, again = jobs.run(framework, name), jobs.run(framework, f"{name}_replayed")
     assert run.record.status.resumed_after_steps == ([3] if name == "free" else [])
     assert run.record.hashes == again.record.hashes
-    assert schedule_of(run) == schedule_of(again)
+    assert load_schedule(run.folder) == load_schedule(again.folder)
     for ours, theirs in zip(run.epochs, again.epochs, strict=True):
         assert (ours.weights_hash, ours.training_loss) == (theirs.weights_hash, theirs.training_loss)
 
@@ -92,7 +86,7 @@ def test_a_free_run_is_repeated_bit_for_bit(jobs, framework, name):
 @keras_in_ci
 def test_free_workers_share_the_samples_of_an_epoch(jobs, framework):
     run = jobs.run(framework, "free_replayed")
-    schedule, sharing = schedule_of(run), run.record.sharing
+    schedule, sharing = load_schedule(run.folder), run.record.sharing
     assert len(schedule.workers) == 2 * STEPS * 2
     assert [worker.updates for worker in sharing.workers] == [schedule.workers.count(rank) for rank in range(2)]
     assert sum(sharing.staleness.values()) == 2 * len(schedule.workers)  # at each of two servers
@@ -104,7 +98,7 @@ def test_free_workers_share_the_samples_of_an_epoch(jobs, framework):
 def test_no_worker_is_further_ahead_than_allowed(jobs, framework):
     """One of three workers is slow, so that the others wait for it; they do other parts of the work than it."""
     run = jobs.run(framework, "bounded")
-    schedule, most, first = schedule_of(run), 0, 0
+    schedule, most, first = load_schedule(run.folder), 0, 0
     for items, *_ in schedule.meetings:
         begun = [0, 0, 0]
         for worker in schedule.workers[first:items]:
@@ -118,7 +112,7 @@ def test_no_worker_is_further_ahead_than_allowed(jobs, framework):
 def test_pushes_and_fetches_may_be_rarer_than_batches(jobs, framework):
     """Each worker pushes after two batches and fetches after three, and what is left at the end of the epoch."""
     run = jobs.run(framework, "rare")
-    schedule, first = schedule_of(run), 0
+    schedule, first = load_schedule(run.folder), 0
     taken = [0, 0, 0]
     for items, messages in schedule.meetings:
         for worker in range(3):
@@ -147,13 +141,5 @@ def test_workers_average_the_statistics_of_batch_norm(jobs, framework):
 
 @pytest.mark.ci
 def test_the_others_do_the_work_of_a_worker_that_leaves(jobs, framework):
-    schedule = schedule_of(jobs.run(framework, "left"))
+    schedule = load_schedule(jobs.run(framework, "left").folder)
     assert schedule.workers.count(1) == 2 * 2 and len(schedule.workers) == 2 * STEPS * 2
-
-
-@pytest.mark.ci
-def test_horovodrun_starts_servers_as_well(tmp_path):
-    arguments = [*MLP, *served(1), "--name", "by_horovodrun"]
-    done = run_command([*launcher_command("mpi4"), *train_command("keras", arguments)], folder=tmp_path)
-    assert done.code == 0, done.stderr
-    assert read_run(tmp_path / "runs" / "by_horovodrun").state == "finished"

@@ -73,8 +73,7 @@ def all_jobs():
     often = ["--checkpoint-minutes", "1e-9"]
     yield train("full_inside", *MLP, *STEPS, *often, "--runs-folder", "disk", patch="full_disk")
     yield train("nearly_full", *MLP, *STEPS, "--runs-folder", "disk", patch="nearly_full_disk")
-    for launcher in ("mpirun2", "gloo2"):
-        yield train(f"timeline {launcher}", *MLP, *STEPS, "--horovod-timeline", launcher=launcher)
+    yield train("timeline", *MLP, *STEPS, "--horovod-timeline", launcher="gloo2")
 
 
 DIFFER = r"the ranks do not hold the same weights"
@@ -296,9 +295,10 @@ def test_a_straggler_reads_and_the_other_rank_waits(jobs, framework):
 
 
 @pytest.mark.ci
-@pytest.mark.parametrize("launcher", ["mpirun2", "gloo2"])
-def test_the_timeline_is_a_whole_list_of_trace_events(jobs, framework, launcher):
-    run = jobs.run(framework, f"timeline {launcher}")
+@pytest.mark.parametrize("framework", ["torch"], indirect=True)
+def test_the_timeline_is_a_whole_list_of_trace_events(jobs, framework):
+    """Over Gloo; over MPI in `test_model_parallel.py`."""
+    run = jobs.run(framework, "timeline")
     events = json.loads((run.folder / "timeline.json").read_text())
     assert sum(event.get("name", "").endswith("ALLREDUCE") and event["ph"] == "B" for event in events) >= 6
 

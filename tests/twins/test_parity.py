@@ -82,11 +82,6 @@ CALLS = {
          "--exchanged-updates", "2", "--epochs", "0"),
         ("resnet34",), ("momentum",), (1,), 2, 2, False,
     ),
-    "ranks_gloo": Proofs(
-        ("--models", "mlp", "--optimizers", "momentum", "--np", "1", "2", "--updates", "2", "--controller", "gloo",
-         "--epochs", "0"),
-        ("mlp",), ("momentum",), (1, 2), 2, 5, False,
-    ),
     "full": Proofs(
         ("--size", "full", "--dataset", "mnist"), (*FREE, "resnet34"), ALL, (1, 2, 4), 50, 50, True,
     ),
@@ -205,13 +200,8 @@ def test_two_ordinary_runs_are_beside_the_record(folders, name):
     record = record_of(name, folders)
     assert record.runs == ["torch", "keras"]
     assert sorted(path.name for path in (folders / name).iterdir()) == ["keras", "parity.json", "plots", "torch"]
-    runs = [read_run(folders / name / run) for run in record.runs]
-    assert [(run.state, run.record.framework, run.record.world.size) for run in runs] == [
-        ("finished", "torch", 2),
-        ("finished", "keras", 2),
-    ]
-    weights = [load_weights(run.folder / "weights.safetensors") for run in runs]
-    assert max(relative_difference(weights[1][name], weights[0][name]) for name in weights[0]) < 1e-8
+    torch, keras = (read_run(folders / name / run) for run in record.runs)
+    assert [(run.state, run.record.world.size) for run in (torch, keras)] == [("finished", 2)] * 2
     by_train = [one for one in record.comparisons if "train.py" in one.what]
     compared = {one.what.partition(": ")[2]: one.tolerance for one in by_train if "np 1" not in one.between[1]}
     strategies = {one.what.split(": ")[0].rpartition(", ")[2] for one in record.comparisons if "updates, " in one.what}
@@ -466,29 +456,29 @@ def test_parity_needs_both_frameworks(monkeypatch, capsys):
 
 
 QUICK = ["--models", "mlp", "--optimizers", "sgd", "--np", "1", "--updates", "1", "--epochs", "0"]
+FAILS = {
+    "raise ValueError('no luck today')": ("ValueError: no luck today", 1),
+    "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))": (
+        "error: .*(No space left on device|File too large)",
+        2,
+    ),
+}
 
 
 @pytest.mark.ranks
 @pytest.mark.ci
-def test_a_worker_that_fails_is_shown(tmp_path, broken_root, capfd):
-    write_worker(broken_root, "torch", "raise ValueError('no luck today')")
+@pytest.mark.parametrize("patch", FAILS)
+def test_a_worker_that_fails_is_shown(tmp_path, broken_root, capfd, patch):
+    """Also one whose disk is full."""
+    words, code = FAILS[patch]
+    write_worker(broken_root, "torch", patch)
     assert main(["parity", *QUICK, "--folder", str(tmp_path / "proofs")]) == 2
-    error_lines = capfd.readouterr().err.splitlines()
+    *_, of_worker, last = capfd.readouterr().err.splitlines()
     log = tmp_path / "proofs" / "logs" / "torch-np-1.log"
-    assert "ValueError: no luck today" in error_lines[-2] and "ValueError: no luck today" in log.read_text()
-    assert "the ranks of torch np 1 failed. Received: exit code 1." in error_lines[-1] and str(log) in error_lines[-1]
+    assert re.search(words, of_worker) and re.search(words, log.read_text())
+    assert f"the ranks of torch np 1 failed. Received: exit code {code}." in last and str(log) in last
     assert sorted(path.name for path in (tmp_path / "proofs").iterdir()) == ["logs", "parity.json"]
     assert read_parity(tmp_path / "proofs").ended_at is None
-
-
-@pytest.mark.ranks
-@pytest.mark.ci
-def test_a_full_disk_of_a_worker_is_one_line(tmp_path, broken_root, capfd):
-    write_worker(broken_root, "torch", "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))")
-    assert main(["parity", *QUICK, "--folder", str(tmp_path / "proofs")]) == 2
-    error_lines = capfd.readouterr().err.splitlines()
-    assert re.search(r"^error: .*(No space left on device|File too large)", error_lines[-2]), error_lines
-    assert "exit code 2" in error_lines[-1]
 
 
 @pytest.mark.ranks
