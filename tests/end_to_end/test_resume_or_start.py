@@ -19,6 +19,7 @@ from common.errors import UserError
 from common.run_folder.checkpoints import CHECKPOINTS_FOLDER, checkpoint_folders
 from common.run_folder.records import now, read_run
 from common.training import resume
+from common.training.entry_point import read_settings
 from common.training.resume import AlreadyFinished, look_at_run
 from launch.__main__ import main
 
@@ -247,6 +248,13 @@ def test_a_clock_that_is_far_ahead_does_not_make_it_wait_forever(tmp_path, monke
 def test_other_settings_are_refused_also_where_the_run_could_be_set_aside(tmp_path):
     run_some(config_of(tmp_path), 0)
     assert "keeps its settings (seed is 1)" in refused(config_of(tmp_path, training={"seed": 2}))
+
+
+def test_a_run_goes_on_from_another_folder_and_by_its_own(tmp_path, monkeypatch):
+    run_some(config_of(tmp_path), 1)
+    monkeypatch.chdir(tmp_path)
+    assert start(config_of(tmp_path, record={"runs_folder": "."})).step == 4
+    assert start(read_settings(["--resume", "run"], program="train.py")).step == 4
 
 
 def test_a_damaged_checkpoint_is_refused_not_set_aside(tmp_path):

@@ -70,8 +70,6 @@ def test_a_run_is_compared_with_one_whose_ranks_stayed(tmp_path):
     [
         {"framework": "keras"},
         {"settings": {"strategy": {"strategy": "averaging", "average_every": 2}}},
-        {"settings": {"strategy": {"adasum": True}}},
-        {"settings": {"device": {"mixed_precision": "bfloat16"}}},
         {"settings": {"device": {"compression": "fp16"}}},
     ],
 )

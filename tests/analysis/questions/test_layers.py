@@ -70,13 +70,8 @@ def test_the_layer_in_which_frameworks_part_is_named():
     assert rows[LAYERS[0]]["PyTorch: forward, ms"] == pytest.approx(3.0)
     assert rows[LAYERS[0]]["Keras: backward, ms"] == pytest.approx(12.0)
     assert rows["between layers"]["Keras: forward, ms"] == pytest.approx(1.0)
-    both = ("PyTorch: forward, ms", "PyTorch: backward, ms")
-    added = sum(row[name] or 0.0 for layer, row in rows.items() if layer != "step" for name in both)
-    assert added == pytest.approx(rows["step"]["PyTorch: forward, ms"])
     other = asked(runs_of("torch", profile(step=0.1)))
     assert [any("sum of the parts is" in flag for flag in one.flags) for one in (found, other)] == [False, True]
-    (plot,) = found.plots
-    assert len(plot.figure.axes[0].patches) == 4 * len([*LAYERS, "loss", "between layers", "optimizer"])
 
 
 @pytest.mark.parametrize(

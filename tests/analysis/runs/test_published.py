@@ -48,9 +48,7 @@ def test_the_figures_of_the_documents_and_what_they_omit():
     assert (gpu.accuracy, gpu.np, gpu.global_batch, gpu.image_size, gpu.device) == (0.80, 1, 128, "197x148", "gpu")
     assert named["notebook-cpu"].accuracy == 0.9826 and named["notebook-cpu"].test_loss == 0.0539
     other = named["pydtnn-mnist"]
-    assert (other.framework, other.np, other.global_batch) == ("pydtnn", 12, 768)
-    assert other.images_per_second == 32_712.78 and other.training_seconds == 18.34
-    assert other.recorded_epochs == 10 and other.last_validation_accuracy == 0.9931
+    assert (other.framework, other.np, other.global_batch, other.training_seconds) == ("pydtnn", 12, 768, 18.34)
     energy = named["thesis-gpu2-energy"].record.energy
     assert energy.used_devices.joules == pytest.approx(1_150_358.15, abs=0.01) and energy.seconds == 3730.5
     run = named["notebook-gpu"]
@@ -124,9 +122,7 @@ def test_tables_and_flags_say_published_where_they_are_asked_for(runs, capsys):
     (row,) = [row for row in times if row["training, s"] == 3048.93]
     assert row["model, data set, np"].endswith("published") and row["n"] == 1
     assert row["95 % interval"] is None, "a mean has no interval here"
-    assert any("cnn, mnist, np 1" in row["model, data set, np"] for row in times), "one's own beside them"
     assert any("nobody can check" in flag for flag in found["flags"])
-    assert any("n = 10" in note or "mean of 10 runs" in note for note in found["notes"])
     assert not any("pydtnn" in note for note in found["notes"])
     assert main(["frameworks", str(runs)]) == 0
     assert "published" not in capsys.readouterr().out
@@ -187,7 +183,5 @@ def test_the_report_has_them(runs, tmp_path):
     output = tmp_path / "report.html"
     assert main(["report", str(runs), "--published", "article", "pydtnn", "-o", str(output)]) == 0
     text = output.read_text()
-    assert "From the sources article and pydtnn; they cannot be checked." in text
+    assert "From the sources article and pydtnn; they cannot be checked." in text and "thesis-gpu1" not in text
     assert "almost 7 times" in text and "simplecnn, mnist, np 12, published" in text
-    assert f"python -m analysis report {runs} --published article pydtnn" in text
-    assert "thesis-gpu1" not in text

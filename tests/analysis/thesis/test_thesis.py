@@ -88,20 +88,12 @@ def test_its_power_over_time(imported):
     assert trace.series["gpu0"].joules.tolist() == [0, 8, 8, 45, 55, 55, 55]
 
 
-def test_two_runs_are_compared_though_their_losses_are_not_recorded(imported, capsys):
-    assert main(["parity", *(str(imported / name) for name in ("gpu1-r1", "gpu1-r2")), "--format", "json"]) == 0
-    rows = json.loads(capsys.readouterr().out)["tables"][0]["rows"]
-    assert any("not recorded: not in the files of the thesis" in row.values() for row in rows)
-
-
 def test_other_runs_stay_and_what_was_imported_is_counted(tmp_path, capsys):
     (tmp_path / "runs" / "mine").mkdir(parents=True)
     runs = import_runs(make_thesis(tmp_path / "thesis"), tmp_path / "runs")
     assert len(list(runs.iterdir())) == 41
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == f"40 runs of the thesis written to {runs}"
-    counts = {tuple(line.rsplit(maxsplit=1)) for line in lines[1:-2]}
-    assert {("gpu1", "2"), ("gpu1, metered", "3"), ("cpu, metered, sums only", "1"), ("table 3.1", "4")} < counts
     assert lines[-2] == "missing in its files: the CPU's power over time; cpu-energy1 has its sums"
     assert "within 0.0005 s, their means within 0.0400 s" in lines[-1]
 
@@ -194,8 +186,6 @@ def test_what_is_missing_is_reported(imported, tmp_path, capsys):
     assert main(["thesis", str(tmp_path / "few"), "--plots", str(tmp_path / "plots")]) == 0
     printed = capsys.readouterr().out
     assert "Table 3.1: both frameworks on MNIST: no runs to compute it from (table31-*)" in printed
-    assert "energy-delay products: no runs to compute it from (*-energy*)" in printed
-    assert "figure 4.8, right half: not drawn" in printed
     assert {file.stem for file in (tmp_path / "plots").glob("*.png")} == {
         "thesis-4.3-phases", "thesis-4.4-speedups", "thesis-4.5-accuracy", "thesis-4.6-accuracy",
     }  # fmt: skip
@@ -203,7 +193,7 @@ def test_what_is_missing_is_reported(imported, tmp_path, capsys):
 
 @pytest.mark.ci
 @pytest.mark.usefixtures("drawn")
-@pytest.mark.parametrize("name", ["gpu1-r", "gpu2-r", "cpu-r", "hybrid-r", "table31-", "validation"])
+@pytest.mark.parametrize("name", ["gpu1-r", "hybrid-r", "table31-", "validation"])
 @pytest.mark.parametrize(
     "totals",
     [
