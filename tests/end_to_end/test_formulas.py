@@ -45,11 +45,9 @@ CASES = {
     # With all-reduce the formula is that of one process, whose batch is the global batch.
     "allreduce": Case(None, batch_sizes=PARTS, more=SHARES),
     "passes": Case(None, more=PASSES),
-    "gloo": Case(2),
     "server": Case(None, batch_sizes=PARTS, more=(*SHARES, *SERVER)),
 }
-DIFFERENT = [name for name in CASES if name not in ("allreduce", "passes", "gloo", "server")]
-LAUNCHERS = {"gloo": "gloo2", "server": "mpirun3"}
+DIFFERENT = [name for name in CASES if name not in ("allreduce", "passes", "server")]
 # Dropout, momentum, a learning rate that grows: 2 epochs of 6 updates, neither of which divides by the interval.
 CNN = [*DATA, "--model", "cnn", "--steps-per-epoch", "6"]
 RARELY = ["--strategy", "averaging", "--average-every", "5", "--no-average-state"]
@@ -58,7 +56,7 @@ RARELY = ["--strategy", "averaging", "--average-every", "5", "--no-average-state
 def all_jobs():
     """Return the jobs of two ranks, and some of three and four."""
     for name, case in CASES.items():
-        yield train(name, *case.arguments, launcher=LAUNCHERS.get(name, "mpirun2"))
+        yield train(name, *case.arguments, launcher="mpirun3" if name == "server" else "mpirun2")
     yield train("plain", *MLP, "--momentum", "0")
     yield train("fp16", *MLP, "--epochs", "1", "--compression", "fp16")
     yield train("whole", *CNN, *RARELY)
@@ -85,12 +83,8 @@ def check_weights(weights, expected, *, tolerance):
     assert max(apart.values()) < tolerance, apart
 
 
-def ci_of(names):
-    return [pytest.param(name, marks=pytest.mark.ci) if name in LAUNCHERS else name for name in names]
-
-
 @keras_in_ci
-@pytest.mark.parametrize("name", ci_of(CASES))
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.ci] * (name == "server")) for name in CASES])
 def test_a_run_is_the_formula_worked_out_by_hand(jobs, framework, name):
     case, run = CASES[name], jobs.run(framework, name)
     data = run.record.data

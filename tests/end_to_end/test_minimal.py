@@ -46,13 +46,7 @@ def weights(file):
 
 @pytest.mark.ranks
 @pytest.mark.ci
-@pytest.mark.parametrize(
-    ("framework", "launcher"),
-    [
-        ("torch", "mpi2"),
-        ("keras", "mpirun2"),
-    ],
-)
+@pytest.mark.parametrize(("framework", "launcher"), [("torch", "mpi2"), ("keras", "mpirun2")])
 def test_two_ranks_train_as_one_process_with_twice_the_batch(framework, launcher, tmp_path):
     suffix = {"torch": ".pt", "keras": ".keras"}[framework]
     one, two = tmp_path / f"one{suffix}", tmp_path / f"two{suffix}"

@@ -185,12 +185,10 @@ def test_curves_are_those_of_every_update(folders, name):
         (c.model, c.dtype) for c in record.curves if c.between == ("keras np 1", "torch np 1") and not c.exchanged
     }
     assert traced == set(itertools.product(call.models, DTYPES))
-    if call.updates == 50:
-        momentum = [c.losses[1] for c in record.curves if c.between[1] == "torch np 1" and not c.exchanged
-                    and c.between[0] == "keras np 1" and c.dtype == "float64"]  # fmt: skip
-        assert all(np.mean(losses[-10:]) < np.mean(losses[:10]) for losses in momentum), (
-            "what does not learn proves little"
-        )
+    if call.updates == 50:  # what does not learn proves little
+        both = ("keras np 1", "torch np 1")
+        of_all = [c for c in record.curves if c.between == both and not c.exchanged and c.dtype == "float64"]
+        assert all(np.mean(curve.losses[1][-10:]) < np.mean(curve.losses[1][:10]) for curve in of_all)
 
 
 @pytest.mark.ranks
