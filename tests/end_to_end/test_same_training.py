@@ -11,7 +11,7 @@ import itertools
 import numpy as np
 import pytest
 from frameworks import need
-from jobs import FRAMEWORKS, Jobs, keras_in_ci, on_frameworks, relative_difference, train
+from jobs import FRAMEWORKS, Jobs, on_frameworks, relative_difference, train
 
 from common.checks.parity_cases import IMAGES, make_spec
 from common.model.specs import model_spec
@@ -361,13 +361,6 @@ def test_the_record_tells_what_each_stage_did(jobs, framework, name):
             for stage, is_forward in ((first, True), (last, True), (last, False), (first, False))
         ]
         assert all(one.end <= other.end for one, other in itertools.pairwise(times))
-
-
-@keras_in_ci
-def test_ranks_that_share_a_gpu_say_so(jobs, framework):
-    assert jobs.run(framework, "shared gpu").record.config.device.share_gpu
-    words = "ranks share GPUs and exchange gradients in host memory"
-    assert words in jobs.outcomes(framework, "shared gpu")[0].stdout
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[] if n == "mlp on 2" else pytest.mark.ci) for n in ACROSS])

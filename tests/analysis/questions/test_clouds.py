@@ -89,21 +89,6 @@ def test_old_prices_are_marked_in_the_answer_the_table_and_the_notes():
 # Machines
 
 
-def test_the_sites_of_runs_and_their_successors_are_paired():
-    """In prices, each with each; in figures, each machine with each, the base's first."""
-    names = ["cte-power", "aws-g3-4xlarge", "aws-p3-2xlarge", "aws-p3-8xlarge", "unknown"]
-    found = find(select(*(at(name, [100.0], world=ONE_GPU) for name in names)))
-    rows = rows_of(found, "Worth its price if more")
-    pairs = {(row["this site"], row["against"]): list(row.values())[2:] for row in rows}
-    priced = ["aws-g3-4xlarge", "aws-p3-2xlarge", "aws-p3-8xlarge", "aws-g4dn-xlarge", "aws-g5-12xlarge"]
-    assert {name for pair in pairs for name in pair} == set(priced) and len(rows) == 5 * 4 / 2
-    assert pairs["aws-p3-2xlarge", "aws-g3-4xlarge"] == pytest.approx([3.06 / 1.14] * 2)
-    assert pairs["aws-p3-8xlarge", "aws-g3-4xlarge"] == pytest.approx([12.24 / 1.14, 3.06 / 1.14])
-    machines = [row["machine"].split(",")[0] for row in rows_of(found, "Machines: makers' peaks")]
-    assert machines == ["NVIDIA Tesla V100 SXM2 16 GB", "NVIDIA Tesla M60"]
-    assert len([table for table in found.tables if " against NVIDIA" in table.title]) == 1
-
-
 # Plots and the page
 
 

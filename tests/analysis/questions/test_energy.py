@@ -59,17 +59,6 @@ def test_the_part_that_is_enlarged(epochs, seconds, expected):
         assert [text.get_text() for text in whole.texts] == ["start-up", "training", "validation"]
 
 
-def test_a_long_trace_is_drawn_by_means_and_enlarged_by_samples():
-    trace = epochs_trace(400)
-    plot = power_plot("x", "x", [trace], epoch_seconds=np.array([]))
-    whole, part = plot.figure.axes
-    assert len(whole.lines[0].get_xdata()) <= 1500
-    assert np.allclose(whole.lines[0].get_ydata(), 50.0)
-    assert len(part.lines[0].get_xdata()) == 26  # two epochs and a little
-    assert [text.get_text() for text in whole.texts] == ["epochs"]
-    assert whole.get_title() == "each point the mean of 4 samples"  # of 4806
-
-
 def test_a_damaged_trace_is_named_and_left_out(tmp_path, capsys):
     write_finished_run(tmp_path / "r1", traces=[make_trace(PHASES, {"cpu0": CPU})])
     (tmp_path / "r1" / "power.csv").write_text("seconds\n1\n")

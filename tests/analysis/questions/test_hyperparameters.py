@@ -36,19 +36,6 @@ def test_panels_are_resolutions_and_lines_are_batches():
     assert [plot.name for plot in plots_of("the share of validation samples")] == ["hyperparameters-validation"]
 
 
-def test_both_frameworks_share_a_picture():
-    runs = [
-        made_runs(f"{framework}{batch}", seconds=[1.0, 2.0], framework=framework, global_batch=batch)
-        for framework in ("torch", "keras")
-        for batch in (32, 64)
-    ]
-    found = find(select(*runs))
-    (time,) = found.plots  # without validation there are no curves, and a note reports it
-    assert [text.get_text() for text in time.figure.legends[0].get_texts()] == ["PyTorch", "Keras"]
-    assert any("no accuracy curve" in note for note in found.notes)
-    assert "(90.0 %)" in found.answer
-
-
 def test_runs_whose_share_is_not_recorded_are_listed_by_name():
     unknown = dict.fromkeys(("data", "config", "hashes"), NotRecorded("an example"))
     found = find(select([made_run(name, seconds=20.0, validation=3.0, **unknown) for name in ("ten", "one")]))

@@ -39,23 +39,6 @@ def rows_about(found, title, model):
 # Speedup and efficiency
 
 
-@pytest.mark.parametrize(
-    ("base", "pictures"),
-    [("cpu/1", {"scaling-machines"}), ("fast-r/1", {"scaling", "scaling-machines"}), (None, {"scaling"})],
-)
-@pytest.mark.usefixtures("plots")
-def test_what_scales_and_other_machines_have_pictures_of_their_own(base, pictures):
-    machines = [
-        spread_runs("slow", 1200.0, devices="cpu"),
-        spread_runs("fast", 100.0),
-        spread_runs("fast2", 60.0, ranks=2, global_batch=128),
-    ]
-    found = asked(*machines, base=base)
-    assert {plot.name.replace("-training", "") for plot in found.plots} == pictures
-    threads = asked([made_run("one", seconds=9.0)], [made_run("two", seconds=4.5, threads=2)], base="one")
-    assert len(rows_of(threads, "Speedup over the base")) == 2 and threads.plots == [], "as many ranks are no curve"
-
-
 def test_a_picture_of_many_curves_shows_the_first_of_each_framework_side_by_side(plots):
     """Forty curves do not fit: the picture says which are drawn, and their points stay between the ranks' ticks."""
     groups = [

@@ -1,6 +1,5 @@
 """What starting the ranks costs: parts and sums by hand, which machines are the same, sites missing in the table."""
 
-import json
 from itertools import product
 
 import pytest
@@ -65,20 +64,6 @@ def test_parts_by_hand_and_launch_methods_in_words():
     )
     assert "On one kind of machine training takes 1.50 times as long on hosts as on local (interval" in found.answer
     assert found.flags == [], "launcher and queue make no other experiment"
-
-
-def test_older_runs_have_no_start_times(tmp_path, plots):
-    for site in ("local", "slurm"):
-        write_finished_run(tmp_path / site, site=site, world=world(None))
-    # As they were written before: without the fields.
-    for folder in tmp_path.iterdir():
-        text = json.loads((folder / "run.json").read_text())
-        del text["world"]["launcher"], text["totals"]["launch_seconds"], text["totals"]["queue_seconds"]
-        (folder / "run.json").write_text(json.dumps(text))
-    found = find(load_runs([tmp_path]))
-    assert starts_of(found) == {} and "Starting" not in found.answer
-    assert [plot.name for plot in found.plots] == ["clouds-time", "clouds-accuracy"]
-    assert not any(note.startswith("queue:") for note in found.notes)
 
 
 def test_launch_methods_have_a_row_each_in_the_picture(tmp_path, plots):

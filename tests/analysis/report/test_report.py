@@ -166,15 +166,6 @@ def test_whatever_a_run_holds_stays_text(tmp_path, plots):
     assert EVIL in str(page.all("img")[0]["alt"])
 
 
-def test_chapters_without_rows_are_open_questions(monkeypatch, tmp_path):
-    silent = found(name="clouds", question="Which cloud?", answer="All runs are of one site.")
-    shown = found(name="shown", tables=[Table("Some", ["a"], [[1]], {})])
-    monkeypatch.setattr(assembly, "CHAPTERS", [lambda _: silent, lambda _: shown])
-    page = make_report(write_finished_run(tmp_path / "run"), output=tmp_path / "report.html")
-    assert [str(one["id"]) for one in page.all("section")] == ["in-short", "shown", "open"]
-    assert "What these runs do not answer" in page.text and "All runs are of one site." in page.text
-
-
 @pytest.mark.parametrize("run", DIFFERENCES["incomplete"], ids=str)
 def test_one_run_makes_a_page_whatever_it_lacks(tmp_path, run, plots):
     page = make_report(write_described(tmp_path / "run", **run), output=tmp_path / "report.html")

@@ -10,7 +10,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from analysis_builders import plot_of, rows_of
+from analysis_builders import rows_of
 from made_thesis import EPOCHS, RESULTS, make_thesis
 
 from analysis.__main__ import main
@@ -166,20 +166,6 @@ def test_every_figure_is_drawn(imported, tmp_path, capsys):
     assert f"epochs              {EPOCHS}" in printed
 
 
-@pytest.mark.ci
-def test_a_damaged_trace_is_named_and_another_drawn(imported, tmp_path):
-    def title(found):
-        return plot_of(found, "thesis-4.8-right-power").figure.get_suptitle()
-
-    shutil.copytree(imported, tmp_path / "runs")
-    (name,) = [word for word in title(find(load_runs([imported]))).split() if word.startswith("gpu2-energy")]
-    name = name.strip(":,")
-    (tmp_path / "runs" / name / "power.csv").write_text("nothing")
-    found = find(load_runs([tmp_path / "runs"]))
-    assert any(flag.startswith("left out: ") and name in flag for flag in found.flags)
-    assert name not in title(found) and "gpu2-energy" in title(found)
-
-
 def test_what_is_missing_is_reported(imported, tmp_path, capsys):
     for name in ("gpu1-r1", "gpu1-r2"):
         shutil.copytree(imported / name, tmp_path / "few" / name)
@@ -210,12 +196,3 @@ def test_times_that_are_zero_or_missing(imported, tmp_path, name, totals):
     assert finding.tables
     for plot in finding.plots:
         plot.figure.canvas.draw()
-
-
-def test_a_run_that_lacks_epochs(imported, tmp_path):
-    shutil.copytree(imported, tmp_path / "runs")
-    epochs = tmp_path / "runs" / "gpu1-r1" / EPOCHS_FILE
-    epochs.write_text("".join(epochs.read_text().splitlines(keepends=True)[:60]))
-    finding = find(load_runs([tmp_path / "runs"]))
-    assert any("epochs are missing: 100 were trained, 60 are recorded" in flag for flag in finding.flags)
-    assert {plot.name for plot in finding.plots} == FIGURES
