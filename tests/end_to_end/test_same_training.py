@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from frameworks import need
-from jobs import FRAMEWORKS, Jobs, on_frameworks, relative_difference, train
+from jobs import FRAMEWORKS, Jobs, cases_of, relative_difference, train, words_of
 
 from common.checks.parity_cases import IMAGES, make_spec
 from common.model.specs import model_spec
@@ -43,27 +43,15 @@ def all_rows():
 ROWS = {row["name"]: row for row in all_rows()}
 
 
-def words_of(settings):
-    first, *words = settings.split()
-    return [*(words_of(TABLE["settings"][first]) if first in TABLE["settings"] else [first]), *words]
-
-
 def job_of(row):
     launcher, patch = row.get("launcher", "mpirun2"), row.get("patch", "")
-    return train(row["name"], *words_of(row["settings"]), launcher=launcher, patch=patch)
+    return train(row["name"], *words_of(row["settings"], TABLE["settings"]), launcher=launcher, patch=patch)
 
 
-def names_with(key):
-    """Return the runs that have a value in a column, a start of ranks after the other."""
-    return sorted((name for name, row in ROWS.items() if key in row), key=lambda name: ROWS[name].get("launcher", ""))
-
-
-def frameworks_of(name):
-    return ROWS[name].get("frameworks", FRAMEWORKS)
-
-
-def quick_of(name):
-    return ROWS[name].get("quick", ())
+def rows_with(key):
+    """Return the rows that have a value in a column, a start of ranks after the other."""
+    rows = sorted(ROWS.values(), key=lambda row: row.get("launcher", ""))
+    return {row["name"]: row for row in rows if key in row}
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +87,7 @@ def check_same(run, other, *, tolerance):
     assert run.record.totals.test_loss == pytest.approx(other.record.totals.test_loss, rel=near)
 
 
-@on_frameworks(names_with("same"), frameworks=frameworks_of, quick=quick_of)
+@cases_of(rows_with("same"))
 def test_runs_train_the_same_weights(jobs, framework, name):
     row, run = ROWS[name], jobs.run(framework, name)
     check_same(run, jobs.run(framework, row["same"]), tolerance=row["within"])
@@ -134,7 +122,7 @@ SENT = {  # by the two ranks, for each image
 }
 
 
-@on_frameworks(SENT, frameworks=lambda name: FRAMEWORKS, quick=quick_of)
+@cases_of({name: ROWS[name] for name in SENT})
 def test_bytes_of_a_model_in_parts_are_counted_where_they_are_sent(jobs, framework, name):
     record = jobs.run(framework, name).record
     assert [worker.updates for worker in record.sharing.workers] == [STEPS * EPOCHS] * 2
@@ -146,7 +134,7 @@ def test_bytes_of_a_model_in_parts_are_counted_where_they_are_sent(jobs, framewo
     assert all(0 < forecast < 10**7 for forecast in record.model.forecast_bytes)
 
 
-@on_frameworks(["cnn layers", "cnn gpipe"], frameworks=lambda name: FRAMEWORKS, quick=quick_of)
+@cases_of({name: ROWS[name] for name in ("cnn layers", "cnn gpipe")})
 def test_the_record_tells_what_each_stage_did(jobs, framework, name):
     record = jobs.run(framework, name).record
     first, last = record.sharing.pipeline
@@ -166,7 +154,7 @@ def test_the_record_tells_what_each_stage_did(jobs, framework, name):
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=[] if n == "mlp on 2" else pytest.mark.ci) for n in names_with("across")]
+    "name", [pytest.param(n, marks=[] if n == "mlp on 2" else pytest.mark.ci) for n in rows_with("across")]
 )
 def test_both_frameworks_train_the_same_weights(jobs, name):
     for framework in FRAMEWORKS:
@@ -174,11 +162,7 @@ def test_both_frameworks_train_the_same_weights(jobs, name):
     check_same(*(jobs.run(framework, name) for framework in ("keras", "torch")), tolerance=ROWS[name]["across"])
 
 
-@on_frameworks(
-    names_with("differs_from"),
-    frameworks=lambda name: ROWS[name].get("differs_in", FRAMEWORKS),
-    quick=lambda name: (),
-)
+@cases_of(rows_with("differs_from"))
 def test_runs_that_must_not_agree_do_not(jobs, framework, name):
     row = ROWS[name]
     apart = differences(jobs.weights(framework, name), jobs.weights(framework, row["differs_from"]))

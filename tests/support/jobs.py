@@ -16,6 +16,15 @@ from common.run_folder.records import WEIGHTS_FILE, read_run
 FRAMEWORKS = ("torch", "keras")
 
 
+def cases_of(table):
+    """Return a mark for tests of the rows of a table by their names, which have their `frameworks` and `quick` ones."""
+    return on_frameworks(
+        table,
+        frameworks=lambda name: table[name].get("frameworks", FRAMEWORKS),
+        quick=lambda name: table[name].get("quick", ()),
+    )
+
+
 def on_frameworks(rows, *, frameworks, quick):
     """Return a mark for tests of rows: parameters `framework`, one after the other, and `name`.
 
@@ -71,6 +80,12 @@ class Job:
 def train(name, *arguments, **options):
     """Return a job that trains; the run has its name, with "_" for a space."""
     return Job(name, (*arguments, "--name", name.replace(" ", "_")), **options)
+
+
+def words_of(settings, named):
+    """Return the words of settings, the first of which may be a name, whose settings come first."""
+    first, *words = settings.split()
+    return (*(words_of(named[first], named) if first in named else [first]), *words)
 
 
 def resumed(name, run, *arguments, after=None, **options):
