@@ -1,9 +1,9 @@
 """Two runs that must train the same weights: on other ranks, by another strategy, in other parts, compiled or not.
 
 One table for all of it, `same_training.toml`: the settings, which runs agree and how closely, and which must not, so
-that the proofs can fail. Float64 shows it best: ranks add the same gradients in another order, and
-nothing else may differ. In float32 that order alone moves a ReLU or a maximum to the other side now and then: there one
-update is compared, and a whole epoch only for the model that has neither.
+that the proofs can fail. Float64 shows it best: ranks add the same gradients in another order, and nothing else may
+differ. In float32 that order alone moves a ReLU or a maximum to the other side now and then: there one update is
+compared, and a whole epoch only for the model that has neither.
 """
 
 import itertools
@@ -162,7 +162,9 @@ def test_both_frameworks_train_the_same_weights(jobs, name):
     check_same(*(jobs.run(framework, name) for framework in ("keras", "torch")), tolerance=ROWS[name]["across"])
 
 
-@cases_of(rows_with("differs_from"))
+@cases_of(
+    {name: row | {"frameworks": row.get("differs_in", FRAMEWORKS)} for name, row in rows_with("differs_from").items()}
+)
 def test_runs_that_must_not_agree_do_not(jobs, framework, name):
     row = ROWS[name]
     apart = differences(jobs.weights(framework, name), jobs.weights(framework, row["differs_from"]))

@@ -4,10 +4,12 @@ That servers in step are all-reduce is in `test_same_training.py`, their resumpt
 batch is the same with 1, 2 and 3 servers, and so with 3, 2 and 1 workers.
 """
 
+from pathlib import Path
+
 import numpy as np
 import pytest
-from by_hand import DATA, STEPS, Case, by_hand
-from jobs import Jobs, keras_in_ci, relative_difference, resumed, train
+from by_hand import STEPS, Case, by_hand
+from jobs import Jobs, jobs_in, keras_in_ci, relative_difference
 
 from common.parameter_server.messages import HEADER_BYTES
 from common.parameter_server.schedule import load_schedule
@@ -15,41 +17,11 @@ from common.parameter_server.schedule import load_schedule
 pytestmark = pytest.mark.ranks
 
 RANKS, GLOBAL = 4, 96
-MLP = [*DATA, "--model", "mlp", "--dtype", "float64", "--lr-scaling", "none", "--steps-per-epoch", str(STEPS)]
-MLP += ["--learning-rate", "0.05"]
-CNN = [*DATA, "--model", "cnn", "--steps-per-epoch", str(STEPS), "--lr-scaling", "none"]
-RESNET34 = ["--dataset", "synthetic:192x17x19x1x3", "--model", "resnet34", "--epochs", "1", "--steps-per-epoch", "1"]
-
-
-def served(servers, *flags):
-    # TensorFlow takes its number of threads once, and the workers of another job have other shares of the cores.
-    batch = ["--batch-size", str(GLOBAL // (RANKS - servers)), "--threads", "1"]
-    return [*batch, "--strategy", "server", "--servers", str(servers), *flags]
-
-
-FREE = served(2, "--staleness", "none")
-RARE = served(1, "--staleness", "1", "--push-every", "2", "--fetch-every", "3")
-
-
-def all_jobs():
-    """Return the jobs of four processes."""
-    on_four = {"launcher": f"mpirun{RANKS}"}
-    for servers in (1, 2, 3):
-        yield train(f"mlp{servers}", *MLP, *served(servers), **on_four)
-    yield train("free_part", *CNN, *FREE, "--checkpoint-minutes", "1e-9", patch="stopped", **on_four)
-    yield resumed("free", "free_part", **on_four)
-    yield train("free_replayed", *CNN, *FREE, "--replay", "runs/free_part", after=("free",), **on_four)
-    yield train("bounded", *CNN, *served(1, "--staleness", "1", "--slow", "1:8"), **on_four)
-    yield train("rare", *CNN, *RARE, **on_four)
-    yield train("rare_replayed", *CNN, *RARE, "--replay", "runs/rare", after=("rare",), **on_four)
-    yield train("left", *MLP, *FREE, patch="worker_leaves", **on_four)
-    statistics = [*RESNET34, *FREE, "--lr-scaling", "none", "--batch-size", "8"]
-    yield train("resnet34", *statistics, patch="shallow", **on_four)
 
 
 @pytest.fixture(scope="module")
 def jobs(tmp_path_factory):
-    return Jobs(tmp_path_factory.mktemp("server"), all_jobs())
+    return Jobs(tmp_path_factory.mktemp("server"), jobs_in(Path(__file__).with_name("server.toml")))
 
 
 @keras_in_ci

@@ -8,11 +8,12 @@ import json
 import re
 import shutil
 import subprocess
+from pathlib import Path
 
 import numpy as np
 import pytest
 from by_hand import first_weights, loss_and_accuracy
-from jobs import Jobs, keras_in_ci, relative_difference, resumed, train
+from jobs import Jobs, jobs_in, keras_in_ci, relative_difference
 
 from common.data.loading import load_dataset
 from common.data.sharding import epoch_order, split_validation
@@ -22,48 +23,7 @@ from common.run_folder.records import EPOCHS_FILE, NotRecorded, read_run
 pytestmark = pytest.mark.ranks
 
 DATASET = "synthetic:1200x28x28x1x10"
-DATA = ["--dataset", DATASET]
-MLP = [*DATA, "--model", "mlp"]
-# Dropout, momentum, warm-up and validation: 16 updates of 2 x 32 images an epoch, 1,080 training samples.
-WHOLE = [*DATA, "--batch-size", "32", "--validation-share", "0.1"]
-# No dropout, no scaling, float64: 16, 16 and 8 updates.
-DOUBLE = [*MLP, "--dtype", "float64", "--lr-scaling", "none", "--learning-rate", "0.05", "--validation-share", "0.1"]
-FROZEN = ["--dataset", "synthetic:64x32x32x1x3", "--model", "resnet34", "--dtype", "float64", "--batch-size", "8"]
-FROZEN += ["--validation-share", "0.25", "--steps-per-epoch", "2", "--epochs", "3", "--validate-every", "2"]
-FROZEN += ["--keep", "0", "--batch-norm", "frozen_after_validation"]
-AUTO = [*DOUBLE, "--epochs", "2", "--batch-size", "32", "--gradient-groups", "auto"]
-CUT = ["--epochs", "3", "--max-steps", "40"]
 MLP_LAYERS = ["flatten to fc1", "sigmoid1", "fc2", "loss"]
-STEPS = ["--epochs", "2", "--steps-per-epoch", "3"]
-ONE_EPOCH = ["--epochs", "1", "--steps-per-epoch", "8"]
-
-
-def all_jobs():
-    """Return the jobs of two ranks, and those of one process."""
-    # Neither 968 samples nor the 161 for test, nor those for validation, divide by 7 images x 2 ranks.
-    uneven = ["--dataset", "synthetic:968x28x28x1x10", "--model", "mlp", "--epochs", "1", "--batch-size", "7"]
-    yield train("uneven", *uneven, "--validation-share", "0.1")
-    yield train("whole", *WHOLE, "--epochs", "3", "--evaluate-first")
-    double = [*DOUBLE, *CUT, "--batch-size", "32"]
-    yield train("double", *double)
-    yield train("profile", *double, "--profile")
-    yield train("profile_layers", *double, "--profile-layers")
-    by_hand = ["--dtype", "float64", "--batch-size", "32", "--max-steps", "1", "--evaluate-first"]
-    yield train("by_hand", *MLP, *by_hand, "--validation-share", "0.1")
-    yield train("auto", *AUTO)
-    yield resumed("auto_resumed", "auto", *CUT)
-    yield train("slow_source", *MLP, *ONE_EPOCH, patch="slow_source")
-    yield train("slow_model", *MLP, *ONE_EPOCH, patch="slow_model")
-    straggler = ["--max-steps", "13", "--steps-per-epoch", "8", "--profile"]
-    yield train("straggler", *MLP, *straggler, patch="slow_source_of_one")
-    yield train("frozen", *FROZEN, launcher="none", patch="shallow")
-    for name in UNEQUAL_RANKS:
-        yield train(name, *MLP, *STEPS, patch=name)
-    yield train("full", *MLP, *STEPS, "--runs-folder", "disk", patch="full_disk")
-    often = ["--checkpoint-minutes", "1e-9"]
-    yield train("full_inside", *MLP, *STEPS, *often, "--runs-folder", "disk", patch="full_disk")
-    yield train("nearly_full", *MLP, *STEPS, "--runs-folder", "disk", patch="nearly_full_disk")
-    yield train("timeline", *MLP, *STEPS, "--horovod-timeline", launcher="gloo2")
 
 
 DIFFER = r"the ranks do not hold the same weights"
@@ -82,7 +42,7 @@ FULL_DISK = r"writing the checkpoint failed: (No space left on device|File too l
 @pytest.fixture(scope="module")
 def jobs(tmp_path_factory):
     """Also a small disk where that is allowed."""
-    made = Jobs(tmp_path_factory.mktemp("trainers"), all_jobs())
+    made = Jobs(tmp_path_factory.mktemp("trainers"), jobs_in(Path(__file__).with_name("trainers.toml")))
     for framework in ("torch", "keras"):
         disk = made.place(framework) / "disk"
         disk.mkdir()
