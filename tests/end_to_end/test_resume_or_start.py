@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 from builders import DATASET, make_config
-from fake_ranks import alone, run_ranks
+from fake_ranks import alone
 from played_session import Played
 
 from common.config import config_from_dict
@@ -32,9 +32,9 @@ def config_of(folder, **subjects):
     return config_from_dict(subjects, base=base)
 
 
-def start(config, *, comm=None):
+def start(config):
     """Start a run, or resume it."""
-    return Played(config, comm or alone())
+    return Played(config, alone())
 
 
 def run_some(config, epochs, *, end="failed"):
@@ -97,29 +97,6 @@ def test_a_run_is_started_resumed_and_left_alone(tmp_path, capsys):
     assert contents(tmp_path) == before
     assert start(config_of(tmp_path, training={"epochs": 5})).step == 12
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
-
-
-def test_all_ranks_start_resume_or_end_together(tmp_path, capsys):
-    config = config_of(tmp_path, training={"batch_size": 15})
-
-    def work(comm):
-        played = start(config, comm=comm)
-        if played.step == 0:
-            played.end_epoch(1)
-            played.end("interrupted")
-        else:
-            for epoch in (2, 3):
-                played.end_epoch(epoch)
-            played.finish()
-        return played.step
-
-    assert run_ranks(2, work) == [0, 0]
-    assert run_ranks(2, work) == [4, 4]
-    capsys.readouterr()
-    ends = run_ranks(2, work)
-    assert all(isinstance(end, AlreadyFinished) for end in ends)
-    assert {str(end) for end in ends} == {f"the run is finished already: {tmp_path / 'run'}"}
-    assert capsys.readouterr() == ("", "")
 
 
 @pytest.mark.parametrize("state", ["failed", "interrupted"])

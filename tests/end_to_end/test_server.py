@@ -29,7 +29,7 @@ def jobs(tmp_path_factory):
 def test_servers_update_as_one_process_would(jobs, framework, servers):
     """With one, two and three shards; with three there is one worker."""
     run, workers = jobs.run(framework, f"mlp{servers}"), RANKS - servers
-    expected = by_hand(Case(None, batch_sizes=(GLOBAL // 2, GLOBAL // 2)), run)
+    expected = by_hand(Case(batch_sizes=(GLOBAL // 2, GLOBAL // 2)), run)
     for name, array in jobs.weights(framework, f"mlp{servers}").items():
         assert relative_difference(array, expected[-1][name]) < 1e-12, name
     sharing = run.record.sharing

@@ -9,10 +9,10 @@ import json
 import re
 import signal
 import sys
-import textwrap
-from dataclasses import dataclass
+import tomllib
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import psutil
@@ -46,46 +46,18 @@ from launch.checks.parity_jobs import strategy_runs
 
 ROOT = Path(__file__).resolve().parents[2]
 FREE = tuple(model for model in IMAGES if all(weight.trainable for weight in make_spec(model).weights))  # no BatchNorm
-ALL = ("sgd", "momentum", "nesterov", "weight_decay", "adam", "adamw", "rmsprop", "mse")
-SMALL_RUNS = ("--dataset", "synthetic:2000x28x28x1x10")
+TABLE = tomllib.loads(Path(__file__).with_name("parity.toml").read_text())
 
 pytestmark = pytest.mark.filterwarnings("error")
 
 
-@dataclass(frozen=True)
-class Proofs:
-    """A call of the command, and what must come of it."""
-
-    flags: tuple[str, ...]
-    models: tuple[str, ...]
-    optimizers: tuple[str, ...]
-    np: tuple[int, ...]
-    updates: int
-    exchanged_updates: int
-    runs: bool
+def call_of(row):
+    """Return a call of the command, and what must come of it."""
+    flags, models = (row[name].replace("FREE", " ".join(FREE)).split() for name in ("flags", "models"))
+    return SimpleNamespace(**row | {"flags": flags, "models": models})
 
 
-CALLS = {
-    "quick": Proofs(
-        ("--models", "mlp", "--optimizers", "momentum", "adam", "--np", "1", "--updates", "5", "--epochs", "0"),
-        ("mlp",), ("momentum", "adam"), (1,), 5, 5, False,
-    ),
-    "models": Proofs(
-        ("--models", *FREE, "--np", "1", "--updates", "20", "--epochs", "0"), FREE, ALL, (1,), 20, 5, False
-    ),
-    "two_ranks": Proofs(
-        ("--models", "mlp", "--optimizers", "momentum", "--np", "1", "2", "--updates", "2", *SMALL_RUNS),
-        ("mlp",), ("momentum",), (1, 2), 2, 5, True,
-    ),
-    "resnet": Proofs(
-        ("--models", "resnet34", "--optimizers", "momentum", "--np", "1", "--updates", "2",
-         "--exchanged-updates", "2", "--epochs", "0"),
-        ("resnet34",), ("momentum",), (1,), 2, 2, False,
-    ),
-    "full": Proofs(
-        ("--size", "full", "--dataset", "mnist"), (*FREE, "resnet34"), ALL, (1, 2, 4), 50, 50, True,
-    ),
-}  # fmt: skip
+CALLS = {name: call_of(row) for name, row in TABLE["calls"].items()}
 FULL = pytest.param("full", marks=[pytest.mark.long, pytest.mark.timeout(7200)])
 cases = ["quick", *(pytest.param(name, marks=pytest.mark.ci) for name in CALLS if name not in ("quick", "full")), FULL]
 
@@ -367,25 +339,6 @@ def test_nan_and_infinity_differ_on_either_side(name, wrong):
         assert worst_difference(ours, theirs) == (np.inf, name)
 
 
-BROKEN = {
-    "update rule": """
-        import keras_impl.optimizers as broken
-        from keras_impl.update_rules import SGD
-        broken.update_rules.SGD = lambda *args, **settings: SGD(*args, **settings | {"momentum": 0.89})
-    """,
-    "averaging": """
-        from keras_impl.horovod_keras3.exchange import GradientExchange
-        exchange = GradientExchange._reduce
-        GradientExchange._reduce = lambda self, *given, **options: [g * 2 for g in exchange(self, *given, **options)]
-    """,
-    "batches": """
-        from keras_impl.data import ShardedData
-        training = ShardedData.training
-        ShardedData.training = lambda self, epoch, **options: training(self, 3 - epoch, **options)
-    """,
-}
-
-
 @pytest.fixture
 def broken_root(tmp_path, monkeypatch):
     """Folder of workers in place of the project's: both as they are until one is written over."""
@@ -405,7 +358,7 @@ def write_worker(root, framework, patch):
     """Write a worker that does something before the project's."""
     lines = [
         f"import sys; sys.path.insert(0, {str(ROOT)!r})",
-        textwrap.dedent(patch),
+        patch,
         f"from {framework}_impl.parity_worker import main",
         "sys.exit(main())",
     ]
@@ -414,9 +367,9 @@ def write_worker(root, framework, patch):
 
 @pytest.mark.ranks
 @pytest.mark.ci
-@pytest.mark.parametrize("part", BROKEN)
+@pytest.mark.parametrize("part", TABLE["broken"])
 def test_what_is_broken_in_one_framework_is_found(tmp_path, broken_root, capfd, part):
-    write_worker(broken_root, "keras", BROKEN[part])
+    write_worker(broken_root, "keras", TABLE["broken"][part])
     folder = tmp_path / "proofs"
     # Over Gloo, where no other strategies are tried.
     ranks = ["--np", "1", "2", "--controller", "gloo"] if part == "averaging" else ["--np", "1"]
