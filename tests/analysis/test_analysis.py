@@ -24,7 +24,6 @@ from analysis.__main__ import COMMANDS, main
 from analysis.output.finding import show
 from analysis.output.tables import FORMATS, Table, render
 from analysis.questions.parity.command import parity_table
-from analysis.questions.parity.plots import plot_losses, plot_ranks
 from analysis.runs.examples import NOTE as EXAMPLES
 from common.checks.parity_record import PARITY_FILE, read_parity
 from common.checks.result_file import write_result
@@ -176,21 +175,6 @@ def test_a_proof_of_all_is_shown_with_its_plots(tmp_path, capsys):
     assert all(words in text for words in ("mlp (float32)", "resnet34 (float64, free: not judged)", "from one state"))
     assert main(command) == 0
     assert (folder / "losses.svg").read_text() == text, "the same command gives the same picture"
-
-
-def test_plots_show_the_numbers():
-    figure = plot_losses(PROOFS)
-    losses, *_, weights, _ = figure.axes
-    assert [line.get_ydata().tolist() for line in losses.lines] == [[2.0, 1.1], [2.0, 1.0]]  # PyTorch below
-    assert [line.get_ydata()[-1] for line in weights.lines] == [1e-13, 1e-13, 1e-8]  # and the limit
-    ranks = plot_ranks(PROOFS)
-    float32, float64 = ranks.axes
-    assert [line.get_ydata().tolist() for line in float32.lines] == [[1e-8, 1e-6]]
-    assert float64.lines[0].get_ydata()[1] == 1e-13 and float64.lines[1].get_ydata()[0] == 1e-11
-    assert (
-        plot_losses(replace(PROOFS, curves=[])) is None
-        and plot_ranks(replace(PROOFS, curves=PROOFS.curves[:1])) is None
-    )
 
 
 def test_a_closed_pipe_is_quiet(tmp_path):
