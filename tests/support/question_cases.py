@@ -14,8 +14,8 @@ A file has a table `[runs]`, name -> settings of runs as `spread_runs` takes the
     drawn    names of all plots
     plots    name of a plot -> values of its data, as of tables
 
-Settings are as in Python, but for `{ not_recorded = "why" }`, `environment`, `status` and `hashes`, which are tables of
-what they change, and `traces`, a list of arguments of `make_trace`.
+Settings are as in Python, but for `{ not_recorded = "why" }`, those of `PARTS`, which are tables of arguments, and
+`traces`, a list of arguments of `make_trace`.
 """
 
 import tomllib
@@ -24,10 +24,47 @@ import pytest
 from analysis_builders import plot_of, rows_of, said, select, spread_runs, study
 from builders import make_environment, make_status, make_trace
 
+from common.measurement.interference import Interference
 from common.run_folder.records import Hashes, NotRecorded
+from common.run_folder.sharing import PassRecord, SharingRecord, StageRecord, WorkerShare
+
+
+def sharing_of(*, sent=4e6, seconds=1.0, staleness=None, stages=None):
+    """Return what workers exchanged in 100 updates of 64 images together, every second twice as long; or what stages
+    of a pipeline sent, each of which computed one microbatch.
+    """
+    workers = [
+        WorkerShare(batch_size=32, images=3200, updates=100, sent_bytes=sent, received_bytes=sent,
+                    exchange_seconds=seconds if isinstance(seconds, NotRecorded) else seconds * (worker % 2 + 1))
+        for worker in range(stages or 2)
+    ]  # fmt: skip
+    passes = [PassRecord(is_forward=kind, microbatch=0, start=0.001 * kind, end=0.002) for kind in (True, False)]
+    ends = (("flatten", "fc1"), ("sigmoid1", "fc2")) * 2
+    pipeline = [
+        StageRecord(first_layer=first, last_layer=last, parameters=10, multiply_adds=10, held_microbatches=1,
+                    waiting_seconds=1.0, passes=passes)
+        for first, last in ends[:stages]
+    ] if stages else None  # fmt: skip
+    return SharingRecord(workers=workers, formula="ring: 2 (N-1)/N S", formula_bytes=4e6, staleness=staleness,
+                         pipeline=pipeline)  # fmt: skip
+
+
+def memory_of(*, ranks):
+    """Return what was seen on a quiet host, with the most bytes of each rank."""
+    return Interference(
+        load_average_before=[0.1], other_processes_before=[], throttled_cores=None, peak_memory_bytes=ranks,
+        peak_device_memory_bytes=[None] * len(ranks), memory_before_bytes=[rank // 4 for rank in ranks],
+    )  # fmt: skip
+
 
 BUILDERS = {"spread_runs": spread_runs, "study": study}
-PARTS = {"environment": make_environment, "status": make_status, "hashes": Hashes}
+PARTS = {
+    "environment": make_environment,
+    "status": make_status,
+    "hashes": Hashes,
+    "sharing": sharing_of,
+    "isolation": memory_of,
+}
 KEYS = {"id", "runs", "options", "answer", "says", "silent", "tables", "drawn", "plots"}
 
 
@@ -54,7 +91,8 @@ def made(name, value):
         return value
     if value.keys() == {"not_recorded"}:
         return NotRecorded(value["not_recorded"])
-    return PARTS[name](**value) if name in PARTS else {key: made(key, one) for key, one in value.items()}
+    inner = {key: made(key, one) for key, one in value.items()}
+    return PARTS[name](**inner) if name in PARTS else inner
 
 
 def selection_of(case):
