@@ -92,16 +92,6 @@ def test_old_prices_are_marked_in_the_answer_the_table_and_the_notes():
 # Plots and the page
 
 
-def test_plots_show_every_run(plots):
-    time, cost, accuracy, both, break_even = find(three_sites()).plots
-    assert [len(plot.data.rows) for plot in (time, cost, accuracy, break_even)] == [18, 12, 18, 2 * 20]
-    assert {row[1] for row in cost.data.rows} == {"aws-g3-16xlarge", "aws-p3-8xlarge"}  # CTE-POWER has no price
-    rates = [row[3] / row[2] for row in both.data.rows if row[1] == "aws-p3-8xlarge"]
-    assert rates == pytest.approx([12.24 / 3600] * 6)
-    assert sum(len(line.get_xdata()) for line in both.figure.axes[0].lines) == 12
-    assert time.figure.get_suptitle() == "Training time by site, n = 6 runs each; all points, median, 95 % interval"
-
-
 @pytest.mark.parametrize(
     ("question", "table", "pictures"), [(find, "Costs", 1), (frameworks.find, "Times", 3)], ids=["clouds", "frameworks"]
 )

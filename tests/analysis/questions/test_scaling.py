@@ -39,25 +39,6 @@ def rows_about(found, title, model):
 # Speedup and efficiency
 
 
-def test_a_picture_of_many_curves_shows_the_first_of_each_framework_side_by_side(plots):
-    """Forty curves do not fit: the picture says which are drawn, and their points stay between the ranks' ticks."""
-    groups = [
-        made_runs(f"{framework}-{place}-{ranks}", seconds=[100.0 / ranks], ranks=ranks, framework=framework,
-                  site=f"site-{place}")
-        for framework in ("keras", "torch")
-        for place in range(20)
-        for ranks in (1, 2)
-    ]  # fmt: skip
-    found = asked(*groups)
-    assert len(rows_of(found, "Speedup over the base")) == 80
-    plot = found.plots[0]
-    assert "; the first 12 of 40 curves" in plot.figure.get_suptitle()
-    assert len({row[0] for row in plot.data.rows}) == 12
-    points = np.concatenate([line.get_xdata() for line in plot.figure.axes[0].lines if line.get_marker() in "os"])
-    near = np.abs(np.log2(points[np.isfinite(points)][:, None] / [1, 2]))
-    assert near.min(axis=1).max() < 0.5  # of a power of two
-
-
 def test_where_equal_accuracy_is_not_shown_the_smallest_sufficient_margin_is_reported():
     wide = [0.77, 0.83, 0.79, 0.81, 0.8, 0.78, 0.82]
     groups = spread_runs("one", 100.0, accuracies=wide), spread_runs("two", 60.0, ranks=2, accuracies=wide[::-1])

@@ -55,6 +55,8 @@ def test_every_figure_is_committed_and_has_no_formula_that_is_shown_as_its_sourc
     assert {plot.name for plot in figures} == set(FIGURES)
     assert all((command.FIGURES / f"{name}.png").is_file() for name in FIGURES)
     for plot in figures:
+        if not any("log" in (ax.get_xscale(), ax.get_yscale()) for ax in plot.figure.axes):
+            continue
         save_figure(plot.figure, tmp_path, plot.name)
         shown = " ".join(ElementTree.parse(tmp_path / f"{plot.name}.svg").getroot().itertext())
         assert "mathdefault" not in shown
