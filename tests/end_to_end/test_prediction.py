@@ -171,7 +171,7 @@ def test_evaluation_prints_loss_accuracy_and_confusion(run, capsys):
 
 def test_files_get_classes_and_those_in_class_folders_a_confusion_matrix(run, capsys):
     names = load_dataset(DATASET).class_names
-    files = [save_image(run.parent / names[label] / "a.png", np.zeros((9, 3, 4), np.uint8)) for label in (0, 0, 2)]
+    files = [save_image(run.parent / names[label] / "a.png", np.zeros((8, 8, 4), np.uint8)) for label in (0, 0, 2)]
     # Flags may be between files.
     assert predict(run, files[0], "--invert", *files[1:], outputs=tuple(np.log([2.0, 1.0, 5.0]))) == 0
     note, *lines = capsys.readouterr().out.splitlines()

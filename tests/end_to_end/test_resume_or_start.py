@@ -230,8 +230,9 @@ def test_other_settings_are_refused_also_where_the_run_could_be_set_aside(tmp_pa
 def test_a_run_goes_on_from_another_folder_and_by_its_own(tmp_path, monkeypatch):
     run_some(config_of(tmp_path), 1)
     monkeypatch.chdir(tmp_path)
-    assert start(config_of(tmp_path, record={"runs_folder": "."})).step == 4
-    assert start(read_settings(["--resume", "run"], program="train.py")).step == 4
+    played = start(config_of(tmp_path, record={"runs_folder": "."}))
+    played.end("interrupted")
+    assert played.step == start(read_settings(["--resume", "run"], program="train.py")).step == 4
 
 
 def test_a_damaged_checkpoint_is_refused_not_set_aside(tmp_path):
