@@ -10,18 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from by_hand import (
-    BATCH,
-    EPOCHS,
-    RATE,
-    STEPS,
-    Case,
-    batches,
-    by_hand,
-    first_weights,
-    gradient,
-    validation_loss,
-)
+from by_hand import BATCH, EPOCHS, RATE, STEPS, Case, batches, by_hand, first_weights, gradient, validation_loss
 from jobs import Jobs, jobs_in, keras_in_ci, relative_difference, train
 
 from common.model.weights import load_weights, weights_hash
@@ -70,15 +59,7 @@ def test_the_cases_differ(jobs, framework):
         assert min(relative_difference(ours[name], theirs[name]) for name in ours) > 1e-6
 
 
-VALUES = 152_650  # of mlp
-BYTES = {  # per update: 8 for each value, in float64, of gradients, or of weights and momentum
-    "plain": 8 * VALUES,
-    "fp16": 2 * VALUES,
-    "every1": 8 * VALUES,
-    "every2": 8 * 2 * VALUES / 2,
-    "every2_own": 8 * VALUES / 2,
-    "epoch": 8 * (3 * VALUES + 2 * 2 * VALUES) / 10,  # 3 updates of warm-up, 2 averages, in 10 updates
-}
+BYTES = tomllib.loads(FILE.read_text())["bytes"]
 
 
 @keras_in_ci

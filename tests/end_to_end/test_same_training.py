@@ -112,23 +112,17 @@ def test_the_record_says_who_shared_the_work_of_a_native_strategy(jobs, framewor
 
 
 VALUE, MLP_VALUES = 8, 152_650  # bytes; weights
-SENT = {  # by the two ranks, for each image
-    "mlp layers": (192, 192),  # the outputs of fc1, and their gradient
-    "cnn layers": (320, 320),
-    "simplecnn layers": (8 * 12 * 12, 8 * 12 * 12),
-    "mlp split": (10, 10),  # of fc2; the gradient of the images is not needed
-    # Forward: 5 channels of relu1 and 10 of relu2, the sum of fc2. Backward: sums over the inputs of conv2 and fc1.
-    "cnn_adam split": (5 * 144 + 10 * 16 + 10 + 10 * 144 + 320,) * 2,
-}
 
 
-@cases_of({name: ROWS[name] for name in SENT})
+@cases_of(rows_with("sent"))
 def test_bytes_of_a_model_in_parts_are_counted_where_they_are_sent(jobs, framework, name):
-    record = jobs.run(framework, name).record
+    record, sent = jobs.run(framework, name).record, ROWS[name]["sent"]
     assert [worker.updates for worker in record.sharing.workers] == [STEPS * EPOCHS] * 2
-    assert [worker.sent_bytes for worker in record.sharing.workers] == [VALUE * GLOBAL * sent for sent in SENT[name]]
+    assert [worker.sent_bytes for worker in record.sharing.workers] == [
+        VALUE * GLOBAL * sent for sent in ROWS[name]["sent"]
+    ]
     if "split" not in name:
-        assert record.sharing.formula_bytes == VALUE * GLOBAL * sum(SENT[name]) / 2
+        assert record.sharing.formula_bytes == VALUE * GLOBAL * sum(sent) / 2
     # And the memory of each rank.
     assert len(record.isolation.memory_before_bytes) == len(record.model.forecast_bytes) == 2
     assert all(0 < forecast < 10**7 for forecast in record.model.forecast_bytes)

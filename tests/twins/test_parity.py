@@ -25,16 +25,7 @@ from processes import HANG_SECONDS, environment, finish, start_command, wait_unt
 
 from common.checks.differences import relative_difference as their_difference
 from common.checks.differences import worst_difference
-from common.checks.parity_cases import (
-    DTYPES,
-    IMAGES,
-    LOSSES,
-    MODES,
-    STRATEGIES,
-    make_setup,
-    make_spec,
-    random_batch,
-)
+from common.checks.parity_cases import DTYPES, IMAGES, LOSSES, MODES, STRATEGIES, make_setup, make_spec, random_batch
 from common.checks.parity_record import read_parity
 from common.checks.parity_worker import ParityJob
 from common.model.weights import load_weights, save_weights

@@ -16,13 +16,7 @@ from analysis.questions.energy import command as energy
 from analysis.questions.hyperparameters import command as hyperparameters
 from analysis.questions.scaling import command as scaling
 from analysis.runs.cells import cells_of
-from analysis.runs.published import (
-    PUBLISHED_FILE,
-    published_claims,
-    published_results,
-    published_runs,
-    read_published,
-)
+from analysis.runs.published import PUBLISHED_FILE, published_claims, published_results, published_runs, read_published
 from analysis.runs.table import select
 from common.errors import UserError
 
