@@ -118,9 +118,7 @@ VALUE, MLP_VALUES = 8, 152_650  # bytes; weights
 def test_bytes_of_a_model_in_parts_are_counted_where_they_are_sent(jobs, framework, name):
     record, sent = jobs.run(framework, name).record, ROWS[name]["sent"]
     assert [worker.updates for worker in record.sharing.workers] == [STEPS * EPOCHS] * 2
-    assert [worker.sent_bytes for worker in record.sharing.workers] == [
-        VALUE * GLOBAL * sent for sent in ROWS[name]["sent"]
-    ]
+    assert [worker.sent_bytes for worker in record.sharing.workers] == [VALUE * GLOBAL * one for one in sent]
     if "split" not in name:
         assert record.sharing.formula_bytes == VALUE * GLOBAL * sum(sent) / 2
     # And the memory of each rank.
