@@ -26,9 +26,9 @@ DIFFERENT = [name for name in CASES if name not in ("allreduce", "passes", "serv
 @pytest.fixture(scope="module")
 def jobs(tmp_path_factory):
     """Also those of three and four ranks."""
-    by_hand = [train(name, *case.arguments, launcher="mpirun3" if name == "server" else "mpirun2")
-               for name, case in CASES.items()]  # fmt: skip
-    return Jobs(tmp_path_factory.mktemp("formulas"), [*by_hand, *jobs_in(FILE)])
+    worked_out = [train(name, *case.arguments, launcher="mpirun3" if name == "server" else "mpirun2")
+                  for name, case in CASES.items()]  # fmt: skip
+    return Jobs(tmp_path_factory.mktemp("formulas"), [*worked_out, *jobs_in(FILE)])
 
 
 def check_weights(weights, expected, *, tolerance):

@@ -17,23 +17,11 @@ from common.sites.table import read_sites
 
 SITES = read_sites()
 FOUR_GPUS = make_world(*(f"cuda:{number}" for number in range(4)))
-ONE_GPU = make_world("cuda:0")
 CASES = Path(__file__).with_name("clouds.toml")
-
-
-def at(site, times, *, folder="", **changes):
-    """Return timed runs of seeds 1, 2 ... on a site; by default they spend no time on checkpoints."""
-    changes["lines"] = {"checkpoint_seconds": 0.0} | changes.get("lines", {})
-    return study(f"{folder}{site}", seconds=times, site=site, **changes)
 
 
 def write_site(folder, site, times, **changes):
     write_study(folder, name=site, seconds=times, site=site, lines={"checkpoint_seconds": 0.0}, **changes)
-
-
-def three_sites():
-    """Return CTE-POWER's runs and those of two sites of AWS, which take 7 times and twice as long."""
-    return selection_of(case_in(CASES, "three sites: times, accuracies, retired machines and their successors"))
 
 
 TABLE = """
@@ -75,18 +63,18 @@ def test_old_runs_are_priced_anew(tmp_path, capsys, on, dollars, seen):
 
 
 def test_old_prices_are_marked_in_the_answer_the_table_and_the_notes():
-    runs = select(*(at(site, [100.0] * 6, world=ONE_GPU) for site in ("aws-g3-4xlarge", "cte-power")))
+    of_site = {"seconds": [100.0] * 6, "world": make_world("cuda:0"), "lines": {"checkpoint_seconds": 0.0}}
+    runs = select(*(study(site, site=site, **of_site) for site in ("aws-g3-4xlarge", "cte-power")))
+    three = selection_of(case_in(CASES, "three sites: times, accuracies, retired machines and their successors"))
     fresh = find(runs, pricing=Pricing(sites=SITES, today=date(2026, 10, 31)))  # 365 days are no more than a year
     later = find(runs, pricing=Pricing(sites=SITES, today=date(2026, 11, 1)))
     mark = "2025-10-31, over a year old"
     assert mark not in str(fresh.answer) + str(fresh.tables) + str(fresh.notes)
     assert f"a run costs $0.0364 (n = 6, at the price of {mark})" in later.answer
-    before = find(three_sites(), pricing=Pricing(sites=SITES, on=date(2025, 1, 1)))  # (2 x 100.25 + 15) s, $12.24/h
+    assert mark in str(later.tables) and mark in str(later.notes)
+    before = find(three, pricing=Pricing(sites=SITES, on=date(2025, 1, 1)))  # (2 x 100.25 + 15) s, $12.24/h
     marked = "n = 6, at the first known price, of 2025-12-31"
     assert f"The cheapest is aws-p3-8xlarge, $0.7327 ({marked}) per run" in before.answer
-
-
-# Machines
 
 
 # Plots and the page
