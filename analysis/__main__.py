@@ -14,7 +14,7 @@ python -m analysis times RUNS...                      times of epochs; mean epoc
 python -m analysis layers RUN RUN                     where a step spends its time, layer by layer
 python -m analysis faults RUNS...                     elastic runs: what happened to their ranks, and what it cost
 python -m analysis check RUNS...                      why a run or a comparison is not valid
-python -m analysis aa-test RUNS...                how often the comparison errs
+python -m analysis aa-test RUNS...                how often the comparison is wrong
 python -m analysis parity FOLDER                      what the proofs of `python -m launch parity` showed
 python -m analysis parity RUN RUN                     whether two runs were the same experiment
 python -m analysis bench FILE                         the speed that `python -m launch bench` measured

@@ -65,7 +65,7 @@ def add_command(commands: Any) -> None:
         commands,
         "aa-test",
         find,
-        f"A/A test: how often the comparison errs, on runs of one setting (at least {FEWEST_RUNS})",
+        f"A/A test: how often the comparison is wrong, on runs of one setting (at least {FEWEST_RUNS})",
     )
 
 

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
 
@@ -37,6 +37,42 @@ from common.run_folder.records import Status
 from common.run_folder.search_record import read_search
 
 PACKAGES = ("horovod", "torch", "tensorflow-cpu", "keras")
+
+
+HEADLINE = "headline"  # the experiment of the front page
+
+
+def headline_table(data: Path) -> str:
+    """Return Keras against PyTorch on the front page: a row for each way to run, with its processor."""
+    if not (data / HEADLINE).exists():
+        return _shown(pd.DataFrame({"time": ["not measured yet"]}), {})
+    selection = _runs(data / HEADLINE)
+    table = frameworks.find(selection).tables[0]
+    wanted = ["model, data set, np", "Keras / PyTorch time", "95 % interval", "verdict", "within 0.5 points"]
+    shown = _frame(table)[wanted].rename(columns={"within 0.5 points": "accuracy, within 0.5 points"})
+    processors = {one.environment.processor: one.environment.cores for one in selection.runs["record"]}
+    shown["processor"] = " and ".join(f"{name}, {cores} cores" for name, cores in processors.items())
+    return f"{described(selection)}\n\n{_shown(shown, table.formats)}"
+
+
+def summary_table(data: Path) -> str:
+    """Return what people ask, and what was found: an answer from each experiment."""
+    by_default = data / HEADLINE if (data / HEADLINE).exists() else data / "results"
+    searched = statements(Search(data / "search", read_search(data / "search")))
+    speed = read_result(data / "bench" / BENCH_FILE, BenchRecord, command="python -m launch bench")
+    answers = {
+        "Which framework trains faster?": frameworks.find(_runs(by_default)).answer,
+        "What do two ranks bring?": scaling.find(_runs(data / "results")).answer,
+        "Which strategy should I take?": _strategies(data, STRATEGIES[0]).answer,
+        "Which strategy trains a model that does not fit?": _strategies(data, MEMORY_BUDGET).answer,
+        "Which settings make training faster?": " ".join(_tuned(folder).answer for folder in _tuned_folders(data)),
+        "Which framework finds better hyperparameters?": searched[-1],
+        "Where do the steps of the frameworks differ?": layers.find(_runs(data / "layers")).answer,
+        "What does an exchange cost?": bench.find(speed).answer,
+        "What does a rank that ends cost?": _faults(data).answer,
+        "How far can projected times be trusted?": _projection(data).answer.replace("\n", " "),
+    }
+    return _shown(pd.DataFrame(answers.items(), columns=["question", "answer"]), {})
 
 
 def frameworks_table(data: Path) -> str:
@@ -191,15 +227,24 @@ def _times_and_costs(data: Path, experiment: str, wanted: Sequence[str]) -> str:
 
 def tuned_table(data: Path) -> str:
     """Return which settings of speed pay on a machine, task by task, from the runs of `launch tune`."""
-    folders = sorted(data.glob("tune-*"))
-    found = [tune.find(_runs(folder)) for folder in folders]
+    folders = _tuned_folders(data)
+    found = [_tuned(folder) for folder in folders]
     if not found:
-        return _shown(pd.DataFrame({"settings": ["not tried yet"]}), {})
+        return _shown(pd.DataFrame({"settings": ["not measured yet"]}), {})
     tables = [one.tables[0] for one in found]
     # The title goes on with settings that are the same in all rows.
     frames = [_frame(table).assign(task=re.sub(r"(, np \d+).*", r"\1", table.title)) for table in tables]
     frame = pd.concat(frames)[["task", *tables[0].headings]]
     return f"{described(load_runs(folders))}\n\n{_shown(frame, tables[0].formats)}"
+
+
+def _tuned_folders(data: Path) -> list[Path]:
+    return sorted(data.glob("tune-*"))
+
+
+@cache
+def _tuned(folder: Path) -> Finding:
+    return tune.find(_runs(folder))
 
 
 def bench_table(data: Path) -> str:
@@ -267,6 +312,8 @@ def _strategies(data: Path, experiment: str) -> Finding:
 
 
 TABLES: dict[str, Callable[[Path], str]] = {
+    "headline": headline_table,
+    "summary": summary_table,
     "frameworks": frameworks_table,
     "times": times_table,
     "scaling": scaling_table,
@@ -289,7 +336,7 @@ TABLES: dict[str, Callable[[Path], str]] = {
     "published-times": published_times_table,
 }
 FIGURES = (
-    "frameworks-time",
+    f"{HEADLINE}-time",
     "losses",
     "projection",
     "strategies-accuracy-time",
@@ -307,7 +354,8 @@ FIGURES = (
 
 def plots(data: Path) -> list[Plot]:
     """Return the plots whose names are in FIGURES."""
-    selection = _runs(data / "results")
+    of_headline = frameworks.find(_runs(data / HEADLINE)).plots[:1] if (data / HEADLINE).exists() else []
+    of_headline = [replace(plot, name=f"{HEADLINE}-time") for plot in of_headline]
     of_parity = parity.find(data / "parity").plots
     # The first one of a name counts: intervals are those of the experiment about them.
     of_strategies = [
@@ -319,7 +367,7 @@ def plots(data: Path) -> list[Plot]:
     of_search = hyperparameters.find(_runs(data / "search")).plots
     of_faults, of_layers = _faults(data).plots, layers.find(_runs(data / "layers")).plots
     found = [
-        *frameworks.find(selection).plots, *of_parity, *_projection(data).plots, *of_strategies, *of_search, *of_layers,
+        *of_headline, *of_parity, *_projection(data).plots, *of_strategies, *of_search, *of_layers,
         *of_faults
     ]  # fmt: skip
     return list({plot.name: plot for plot in reversed(found) if plot.name in FIGURES}.values())

@@ -22,7 +22,7 @@ class FaultConfig(Settings):
     """a rank that has not moved for so long in training hangs (None: 20 times its slowest update, at least 60);
     start-up, evaluations and checkpoints have at least 10 minutes"""
     on_stall: Literal["wait", "end", "drop"] | None = None
-    """what is done about ranks that hang, once it is said which: wait on; end the run, to be resumed from its newest
+    """what to do about ranks that hang, after reporting them: wait; end the run, to be resumed from its newest
     checkpoint; drop: kill them, and with --elastic the others go on (None: wait; with --elastic drop)"""
 
     @property

@@ -57,7 +57,7 @@ def run(options: argparse.Namespace) -> int:
     host = this_host()
     if options.np > max(host.cores, host.gpus):
         raise UserError(
-            f"times do not count where ranks share a core. Received: --np {options.np} on {host.cores:g} cores. "
+            f"timings are invalid where ranks share a core. Received: --np {options.np} on {host.cores:g} cores. "
             f"Give --np {host.cores:g} or less"
         )
     folder = expanded(options.runs_folder) / (

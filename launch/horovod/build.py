@@ -29,7 +29,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import NoReturn
 
-VERSION, LOCAL_VERSION = "0.28.1", "twins.1"
+VERSION, LOCAL_VERSION = "0.28.1", "twins.2"
 SDIST = f"horovod-{VERSION}.tar.gz"
 SDIST_SHA256 = "92a43f5a94c43907a56805bad15f19700c62ffc83b7ca483f9e104e229f67ef0"
 HERE = Path(__file__).resolve().parent

@@ -123,9 +123,11 @@ class Installer:
             offline = ["--no-index"] if settings.get("no-index", "0") != "0" else []  # uv has no variable for it
             # What comes from a folder is not kept a second time.
             cache = {"UV_CACHE_DIR": str(self.folder / "uv-cache")} if self.request.wheels else {}
-            return self.run(Command((self.uv, "pip", *words, *offline), for_uv(settings) | cache, may_fail=may_fail))
-        variables = plan.offline(self.request) | (for_pip(settings) if alone else {})
-        return self.run(Command((self.python, "-m", "pip", *words), variables, may_fail=may_fail))
+            program, variables = (self.uv, "pip", *words, *offline), for_uv(settings) | cache
+        else:
+            variables = plan.offline(self.request) | (for_pip(settings) if alone else {})
+            program = (self.python, "-m", "pip", *words)
+        return self.run(Command(program, variables, installs=words[0] != "download", may_fail=may_fail))
 
 
 def for_pip(settings: dict[str, str]) -> dict[str, str]:

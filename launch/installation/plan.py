@@ -75,6 +75,7 @@ class Machine:
     horovod: horovod_build.Build | None = None  # the Horovod that fits
     wheels: Path | None = None  # the folder of built wheels
     wheel: Path | None = None  # the built Horovod wheel, if one was found
+    is_tried: bool = False  # in this environment, with these packages
     toolkit: Toolkit | None = None  # CUDA's compiler; None: pip's
     has_venv: bool = False
 
@@ -121,9 +122,9 @@ def plan(request: Request, *, machine: Machine) -> list[Step]:
     return steps
 
 
-def pip(request: Request, *args: str, installs: bool = False) -> Command:
+def pip(request: Request, *args: str) -> Command:
     """Return a pip command; with a folder of wheels it asks no network."""
-    return Command((request.python, "-m", "pip", *args), offline(request), installs=installs)
+    return Command((request.python, "-m", "pip", *args), offline(request))
 
 
 def offline(request: Request) -> dict[str, str]:
@@ -185,12 +186,13 @@ def check_cuda(framework: str, request: Request) -> Call:
 
 
 def horovod_step(request: Request, machine: Machine) -> Step:
-    """Try the kept Horovod, or build one that passes its trial, and install it."""
+    """Build a Horovod that passes its trial, or try the kept one, and install it."""
     install_wheel = Call("install_horovod", f"pip install --force-reinstall --no-deps {machine.wheel or 'that wheel'}")
+    if machine.wheel and machine.is_tried:
+        return Step("installing Horovod", "a few seconds", (install_wheel,))
     if machine.wheel:
-        return Step(
-            "installing Horovod, built earlier", "about 15 s", (try_horovod(request, machine.wheel), install_wheel)
-        )
+        actions = (try_horovod(request, machine.wheel), install_wheel)
+        return Step("trying and installing Horovod, built earlier", "about 15 s", actions)
     actions = (build_horovod(request, machine), install_wheel)
     minutes = 5 if request.cuda else 2
     return Step("building Horovod and trying it", f"about {minutes} min on 2 cores, first time only", actions)
@@ -249,8 +251,8 @@ def site_packages(venv: Path) -> Path:
 
 def project_step(request: Request) -> Step:
     """Install the project itself, editable."""
-    editable = ("install", "--no-deps", "--no-build-isolation", "--editable", str(request.root))
-    return Step("installing the project", "a few seconds", (pip(request, *editable, installs=True),))
+    install = Call("install_project", f"pip install --no-deps --no-build-isolation --editable {request.root}")
+    return Step("installing the project", "a few seconds", (install,))
 
 
 def wheels_step(request: Request, folder: Path) -> Step:

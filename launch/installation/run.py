@@ -1,5 +1,6 @@
 """Run the plan of set-up: run the commands, show progress, turn failures into one line that says what to do."""
 
+import functools
 import os
 import re
 import shutil
@@ -82,14 +83,16 @@ def work_on(request: Request, state: SetupState, toolkit: Toolkit | None = None)
 def run_set_up(work: Work) -> None:
     """Run the plan, the lock being held and the work begun; write the stamp at the very end."""
     started = time.monotonic()
-    Runner(work.request, work.state, work.machine).run_all(setup_plan.plan(work.request, machine=work.machine))
-    work.state.finish(work.request)
+    runner = Runner(work.request, work.state, work.machine)
+    runner.run_all(setup_plan.plan(work.request, machine=work.machine))
+    work.state.finish(work.request, runner.horovod().parent.name)
     print(f"setup: done in {spell(time.monotonic() - started)}", flush=True)
 
 
 def look_at_machine(request: Request, toolkit: Toolkit | None = None) -> Machine:
     """Return what the plan needs to know of this machine; `toolkit`: CUDA's compiler, if not pip's."""
     wanted, wheels = setup_plan.wanted_horovod(request, toolkit), cache_folder() / "wheels"
+    state = SetupState(request.root, request.folder)
     wheel = horovod_build.find_wheel(wheels, wanted.key())
     if wheel is None and request.wheels:
         wheel = horovod_build.find_wheel(request.wheels / "horovod", wanted.key(), any_compiler=True)
@@ -98,7 +101,8 @@ def look_at_machine(request: Request, toolkit: Toolkit | None = None) -> Machine
         wheels=wheels,
         wheel=wheel,
         toolkit=toolkit,
-        has_venv=SetupState(request.root, request.folder).usable(request),
+        is_tried=wheel is not None and state.tried(request) == wheel.parent.name,
+        has_venv=state.usable(request),
     )
 
 
@@ -156,6 +160,11 @@ class Runner:
         """Keep what the steps need."""
         self.request, self.state, self.machine = request, state, machine
         self.wheels_folder: Path | None = None
+
+    @functools.cached_property
+    def installer(self) -> Installer:
+        """What installs packages with the programs of the environment, once it is there."""
+        return Installer(self.request, self.state.folder, self.run, self.ask)
 
     def run_all(self, steps: list[Step]) -> None:
         """Run the steps, one line each."""
@@ -227,21 +236,14 @@ class Runner:
 
     # The calls of the plan.
 
-    def installer(self) -> Installer:
-        """Return what installs packages with the programs of the environment."""
-        return Installer(self.request, self.state.folder, self.run, self.ask)
-
     def install_packages(self) -> None:
         """Install all packages: by uv where there is one or pip can get it, else by pip."""
-        self.state.installing.touch()
-        self.installer().install()
-        self.state.installing.unlink()
+        self.installer.install()
 
     def download_packages(self) -> None:
         """Put the wheels of all packages into the folder for machines without network."""
         assert self.wheels_folder
-        installer = self.installer()
-        installer.download(self.wheels_folder, installer.groups() | {"dev", "installer"})
+        self.installer.download(self.wheels_folder, self.installer.groups() | {"dev", "installer"})
 
     def check_cuda(self, framework: str) -> None:
         """Stop if a framework came without CUDA or with another major version."""
@@ -254,10 +256,19 @@ class Runner:
 
     def install_horovod(self) -> None:
         """Install the wheel, in place of one for other frameworks."""
+        self.installer.do("install", "--no-deps", "--force-reinstall", str(self.horovod()))
+
+    def horovod(self) -> Path:
+        """Return the wheel that was found, or built meanwhile."""
         machine = self.machine
         assert machine.horovod and machine.wheels
         wheel = machine.wheel or horovod_build.find_wheel(machine.wheels, machine.horovod.key())
-        self.run(setup_plan.pip(self.request, "install", "--force-reinstall", "--no-deps", str(wheel), installs=True))
+        assert wheel
+        return wheel
+
+    def install_project(self) -> None:
+        """Install the project itself, editable."""
+        self.installer.do("install", "--no-deps", "--no-build-isolation", "--editable", str(self.request.root))
 
     def copy_wheel(self) -> None:
         """Put the built Horovod wheel beside the packages in a folder for machines without network."""

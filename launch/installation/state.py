@@ -145,6 +145,13 @@ class SetupState:
         stamp = read(self.folder / "stamp.json")
         return tuple(stamp.get("frameworks", ())), bool(stamp.get("dev"))
 
+    def tried(self, request: Request) -> str:
+        """Return the key of the Horovod that was tried here with the packages of today; empty: none was."""
+        stamp = read(self.folder / "stamp.json")
+        is_current = stamp.get("fingerprint") == fingerprint(request) and self.usable(request)
+        known = set(stamp.get("frameworks", ()))
+        return stamp.get("horovod", "") if is_current and set(request.frameworks) <= known else ""
+
     def begin(self, request: Request) -> None:
         """Take the stamp away, and with it an environment that cannot be built upon.
 
@@ -171,10 +178,10 @@ class SetupState:
         for name in ("place.json", "installing", "setup.log"):
             (self.folder / name).unlink(missing_ok=True)
 
-    def finish(self, request: Request) -> None:
-        """Write the stamp: from now on this environment may be used."""
+    def finish(self, request: Request, horovod: str = "") -> None:
+        """Write the stamp: from now on this environment may be used, with the Horovod of that key."""
         stamp = {"fingerprint": fingerprint(request), "frameworks": list(request.frameworks), "dev": request.dev}
-        write(self.folder / "stamp.json", stamp)
+        write(self.folder / "stamp.json", stamp | {"horovod": horovod})
 
 
 def wait_for_lock(descriptor: int, why: str) -> None:

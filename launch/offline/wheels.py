@@ -93,7 +93,7 @@ def fill_pure(request: Request, folder: Path) -> None:
     state = SetupState(request.root, request.folder)
     with locked(state):
         runner = setup_run.Runner(request, state, setup_run.Machine())
-        runner.installer().download(folder, {"base"})
+        runner.installer.download(folder, {"base"})
     for wheel in folder.glob("*.whl"):
         if not wheel.name.endswith("-none-any.whl"):
             wheel.unlink()

@@ -72,6 +72,7 @@ _KEYS_OF_THE_SITE = {
 _FLAGS_OF_SUBMIT = {
     "nodes": "--nodes", "ntasks": "--ranks-per-node", "ntasks-per-node": "--ranks-per-node", "time": "--minutes",
     "array": "--repeats", "job-name": "--name", "gpus": "--gpus-per-node", "gpus-per-node": "--gpus-per-node",
+    "np": "--nodes and --ranks-per-node",
 }  # fmt: skip
 _FIXED = ("output", "error", "open-mode", "chdir")
 

@@ -50,7 +50,7 @@ def add_command(commands: Any) -> None:
         "--framework", type=framework_here, choices=sorted(PROGRAMS), default="torch", help="default: %(default)s"
     )
     parser.add_argument("--np", type=whole_number, default=DEFAULT_RANKS, help="number of ranks (default: %(default)s)")
-    parser.add_argument("--controller", choices=["mpi", "gloo"], help="how ranks talk (default: Horovod's choice, mpi)")
+    parser.add_argument("--controller", choices=["mpi", "gloo"], help="communication backend (default: Horovod's choice, mpi)")
     parser.add_argument("--site", metavar="SITE", help="where this is, if ranks are started otherwise there")
     parser.add_argument("--hosts", metavar="a:2,b:2", help="hosts and their slots, or a host file")
     parser.add_argument(

@@ -49,7 +49,7 @@ def on_frameworks(rows, *, frameworks, quick):
 keras_in_ci = pytest.mark.parametrize(
     "framework", ["torch", pytest.param("keras", marks=pytest.mark.ci)], indirect=True
 )
-JOB_SECONDS = 150.0  # limit of a job, on a machine that has much else to do
+JOB_SECONDS = 350  # below the limit of a test, so that the error names the job; compilers on a busy machine take long
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ from processes import environment, launcher_command
 ADDRESS = "TWINS_RANKS"  # variable with the broker's socket
 MOST_LIVE = 4
 WAKEFUL_SECONDS = 5.0  # that a server whose ranks never sleep waits for its next job
-START_SECONDS = 150.0  # until all ranks of a server have imported the framework, on a busy machine
+START_SECONDS = 300.0  # until all ranks of a server have imported the framework, on a busy machine
 WORKER = Path(__file__).with_name("rank_worker.py")
 
 

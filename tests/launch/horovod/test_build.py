@@ -202,7 +202,7 @@ class Programs:
             Path(command[command.index("--dest") + 1], build.SDIST).write_bytes(self.sdist)
         if name == "wheel" and name not in self.failing:
             self.wait()
-            with zipfile.ZipFile(Path(command[-2], "horovod-0.28.1+twins.1-cp311.whl"), "w") as wheel:
+            with zipfile.ZipFile(Path(command[-2], "horovod-0.28.1+twins.2-cp311.whl"), "w") as wheel:
                 wheel.writestr("horovod/__init__.py", "")
         if name.startswith("trial.py"):
             assert Path(env["PYTHONPATH"], "horovod", "__init__.py").exists()
@@ -234,7 +234,7 @@ def test_a_wheel_that_fails_its_trial_is_kept_apart_and_built_anew(programs, tmp
         build.build(FOR_CPU, tmp_path / "cache")
     assert "undefined symbol" in capsys.readouterr().err
     (apart,) = (tmp_path / "cache" / "failed").iterdir()
-    assert sorted(path.name for path in apart.iterdir()) == ["build.log", "horovod-0.28.1+twins.1-cp311.whl"]
+    assert sorted(path.name for path in apart.iterdir()) == ["build.log", "horovod-0.28.1+twins.2-cp311.whl"]
     assert "undefined symbol" in (apart / "build.log").read_text()
     assert build.find_wheel(tmp_path / "cache", FOR_CPU.key(), any_compiler=True) is None
     programs.failing = {}

@@ -92,12 +92,21 @@ def test_a_kept_wheel_is_tried_and_not_built_again(wheels, set_up, tmp_path, cap
     options = ["--dry-run", *(["--wheels", str(tmp_path / "wheels")] if wheels else [])]
     set_up(*options)
     assert "build.py --frameworks" in capsys.readouterr().out
-    kept = folder / "horovod-0.28.1+twins.1-cp311.whl"
+    kept = folder / "horovod-0.28.1+twins.2-cp311.whl"
     kept.touch()
     set_up(*options)
     planned = capsys.readouterr().out
     assert "built earlier" in planned and f"build.py --try {kept} --frameworks torch tensorflow" in planned
     assert "--against" not in planned
+    if not wheels:  # once an environment has it, more tools do not ask for another trial
+        state, request = setup_state.SetupState(set_up.root), Request(root=set_up.root)
+        state.begin(request)
+        (state.venv / "bin").mkdir()
+        (state.venv / "bin" / "python").touch()
+        for tried, is_tried_again in ((key, False), ("another", True)):
+            state.finish(request, tried)
+            set_up("--dry-run", "--dev")
+            assert ("--try" in capsys.readouterr().out) == is_tried_again
 
 
 def test_launch_setup_needs_no_package_and_a_dry_run_makes_nothing(set_up):

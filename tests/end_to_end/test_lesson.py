@@ -1,0 +1,91 @@
+"""`torch_impl/LESSON.md`: every command runs, and prints what the page tells a reader to expect."""
+
+import difflib
+import os
+import re
+import signal
+import subprocess
+
+import pytest
+from processes import HANG_SECONDS, ROOT, finish, rank_processes, start_command, wait_until
+
+PAGE = (ROOT / "torch_impl" / "LESSON.md").read_text(encoding="utf-8")
+BLOCK = re.compile(r"```sh\n(.*?)```\n(?:```text\n(.*?)```)?", re.DOTALL)
+# Short settings for the commands that train on MNIST: number of a step -> words added.
+SHORT = {
+    8: "--dataset synthetic:1280x28x28x1x10 --max-steps 4",
+    10: "--dataset synthetic:1280x28x28x1x10 --max-steps 4",
+}
+ELASTIC = 9
+TOLERANCES = {"loss": 0.01, "accuracy": 0.005}  # kernels of other processors round differently
+
+
+def step(number):
+    """Return the commands and the expected output of each block of a step."""
+    text = PAGE.split(f"\n## {number}. ")[1].partition("\n## ")[0]
+    return [(commands.splitlines(), expected.splitlines()) for commands, expected in BLOCK.findall(text)]
+
+
+def start(command, folder):
+    """Start a command of the page in a folder that looks like the project."""
+    for name in ("torch_impl", "launch"):
+        if not (folder / name).exists():
+            (folder / name).symlink_to(ROOT / name)
+    return start_command(["bash", "-c", command], folder=folder)
+
+
+def figures(line):
+    """Return (what, number) of the losses and accuracies in a line."""
+    return [(what, float(number)) for what, number in re.findall(r"(loss|accuracy):? (\d\.\d+)", line)]
+
+
+@pytest.mark.ranks
+@pytest.mark.ci
+@pytest.mark.parametrize("number", [1, 2, 3, 4, 5, 6, 7, 8, 10])
+def test_each_command_prints_what_the_page_shows(number, tmp_path):
+    for commands, expected in step(number):
+        printed = ""
+        for command in commands:
+            is_training = "train.py" in command
+            done = finish(
+                start(f"{command} {SHORT[number]}" if is_training else command, tmp_path), within_seconds=HANG_SECONDS
+            )
+            assert done.code == 0, done
+            printed += done.stdout
+        for line in expected:
+            place = line.partition(": ")[0]
+            shown = [found for found in re.findall(r"(?:np \d, epoch|test acc).*", printed) if found.startswith(place)]
+            wanted = figures(line)
+            assert wanted and any(
+                len(figures(found)) == len(wanted)
+                and all(
+                    abs(number - other) < TOLERANCES[what]
+                    for (what, number), (_, other) in zip(wanted, figures(found), strict=True)
+                )
+                for found in shown
+            ), f"{line!r} is not in\n{printed}"
+
+
+@pytest.mark.ranks
+@pytest.mark.ci
+def test_the_killed_rank_is_replaced(tmp_path):
+    (train, _), (kill, expected) = step(ELASTIC)
+    assert len(train) == len(kill) == 1 and "pgrep -f torch_impl/train.py" in kill[0]
+    process = start(f"{train[0]} --dataset synthetic:1280x28x28x1x10 --epochs 2000 --max-steps 3000", tmp_path)
+    run = tmp_path / "runs" / "lesson-elastic"
+    wait_until(lambda: (run / "epochs.jsonl").exists() and len(rank_processes(process.pid)) == 2, process=process)
+    os.kill(rank_processes(process.pid)["1"].pid, signal.SIGKILL)
+    done = finish(process, within_seconds=HANG_SECONDS)
+    assert done.code == 0, done
+    assert all(words in done.stdout for words in expected)
+
+
+def test_each_one_line_edit_changes_one_line_of_the_script():
+    edits = re.findall(r"^sed '(.*)' torch_impl/minimal\.py > (\w+\.py)$", PAGE, re.MULTILINE)
+    assert [name for _, name in edits] == ["unsharded.py", "apart.py", "unscaled.py"]
+    script = ROOT / "torch_impl" / "minimal.py"
+    lines = script.read_text(encoding="utf-8").splitlines()
+    for edit, _ in edits:
+        edited = subprocess.run(["sed", edit, script], capture_output=True, text=True, check=True, timeout=60)
+        changes = [line for line in difflib.ndiff(lines, edited.stdout.splitlines()) if line.startswith("- ")]
+        assert len(changes) == 1
