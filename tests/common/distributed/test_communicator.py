@@ -184,11 +184,7 @@ UNRESOLVED = "Gloo looks up the name of its host. Received: {}, which does not r
         ({}, "nowhere.invalid", UNRESOLVED),  # one process alone
         (OVER_GLOO, "nowhere.invalid", UNRESOLVED),
         (OVER_GLOO | {"HOROVOD_LOCAL_RANK": "0"}, "a..b", UNRESOLVED),
-        (
-            OVER_GLOO,
-            "192.0.2.1",
-            "which leads to {}, no address of it. Add the name to /etc/hosts",
-        ),
+        (OVER_GLOO, "192.0.2.1", "which leads to {}, no address of it. Add the name to /etc/hosts"),
         (OTHER_WAY, "localhost", "Received: mpi and gloo. Start the ranks by `horovodrun --gloo`"),
         # Where the first rank of a host has said it, others wait for its end.
         (OVER_GLOO | {"HOROVOD_LOCAL_RANK": "1"}, "nowhere.invalid", None),
@@ -232,7 +228,7 @@ import time
 import torch
 import horovod.torch as hvd
 
-def shortest():
+def middle():
     hvd.init()
     seconds, names = [], ["a", "b", "c", "d"]
     for _ in range(10):
@@ -243,7 +239,7 @@ def shortest():
         for handle in handles:
             hvd.synchronize(handle)
         seconds.append(time.monotonic() - began)
-    return min(seconds)
+    return sorted(seconds)[5]
 """
 
 
@@ -255,5 +251,5 @@ def test_a_tensor_that_waits_for_other_ranks_keeps_the_thread_of_horovod_awake(t
     (tmp_path / "script.py").write_text(SEPARATE_TENSORS)
     start = start_of("torch", launcher="mpirun2", arguments=())
     asleep = float(start.variables["HOROVOD_TWINS_IDLE_MS"]) / 1000
-    outcomes = do_job(Job("tensors", (), program=f"{tmp_path}/script.py:shortest"), start=start, folder=tmp_path)
+    outcomes = do_job(Job("tensors", (), program=f"{tmp_path}/script.py:middle"), start=start, folder=tmp_path)
     assert max(outcome.value for outcome in outcomes) < 0.9 * asleep

@@ -32,6 +32,7 @@ EVERYONE = hvd.global_process_set
 EVEN, ODD = hvd.ProcessSet([0, 2]), hvd.ProcessSet([1, 3])
 
 keras.config.set_floatx("float64")
+keras.config.set_dtype_policy("float64")  # scripts that ran before have set that of float32
 hvd.init(process_sets=[EVEN, ODD] if os.environ.get("OMPI_COMM_WORLD_SIZE") == "4" else None)
 
 
