@@ -190,25 +190,22 @@ def test_a_test_that_hangs_fails_by_name_and_the_others_run(planted):
 
 
 @pytest.mark.ci
-@pytest.mark.parametrize("workers", ["0", "2"])
-def test_the_longest_start_first_and_clusters_are_one_after_the_other(planted, workers):
-    (planted / "tests/order").unlink(missing_ok=True)
+def test_the_longest_start_first_and_clusters_are_one_after_the_other(planted):
     files = ("tests/test_one.py", "tests/test_other.py")
-    run_planted(planted, "all", *files, "-k", "test_cluster or test_ranks or test_unit", "-n", workers)
-    lines = [line.removeprefix("test_").split() for line in (planted / "tests/order").read_text().splitlines()]
-    started = [name for name, _ in lines]
-    assert sorted(started) == ["cluster", "cluster", "ranks", "unit"]
-    if workers == "0":
-        assert started == sorted(started)
-    else:
-        of = {name: {worker for other, worker in lines if other == name} for name in started}
-        assert len(of["cluster"]) == 1 and of["cluster"].isdisjoint(of["ranks"])
+    for workers in (0, 2):
+        (planted / "tests/order").unlink(missing_ok=True)
+        run_planted(planted, "all", *files, "-k", "test_cluster or test_ranks or test_unit", "-n", str(workers))
+        lines = [line.removeprefix("test_").split() for line in (planted / "tests/order").read_text().splitlines()]
+        started = [name for name, _ in lines]
+        assert sorted(started) == ["cluster", "cluster", "ranks", "unit"]
+        assert workers or started == sorted(started)
+    of = {name: {worker for other, worker in lines if other == name} for name in started}
+    assert len(of["cluster"]) == 1 and of["cluster"].isdisjoint(of["ranks"])
 
 
 @pytest.mark.ci
-@pytest.mark.parametrize("workers", ["0", "2"])
-def test_what_is_missing_is_counted_or_refused(planted, workers):
-    arguments = ("quick", "tests/test_other.py", "-n", workers)
+def test_what_is_missing_is_counted_or_refused(planted):
+    arguments = ("quick", "tests/test_other.py", "-n", "2")
     done = run_planted(planted, *arguments)
     assert done.returncode == 0, done.stdout
     assert re.search(r"== 1 passed, 1 skipped, ([23] deselected, )?1 not run: no original files in ", done.stdout)
@@ -216,7 +213,7 @@ def test_what_is_missing_is_counted_or_refused(planted, workers):
     assert refused.returncode == 1
     assert re.search(r"== 1 failed, 1 passed, ([23] deselected, )?1 not run: no original files in ", refused.stdout)
     assert "test_skips was skipped where nothing may be missing: Skipped: no such program" in refused.stdout
-    nothing = run_planted(planted, "quick", "tests/test_one.py::test_cluster", "-n", workers)
+    nothing = run_planted(planted, "quick", "tests/test_one.py::test_cluster", "-n", "0")
     assert nothing.returncode == 5
 
 

@@ -191,7 +191,7 @@ def _answer(default: Cell, trials: Sequence[Trial], chosen: Mapping[str, Any]) -
     if not chosen:
         return f"{framework_label(default.framework)}: no setting is shown to be faster than the default."
     words = ", ".join(f"{name} {str(value).lower()}" for name, value in chosen.items())
-    answer = f"{framework_label(default.framework)}: take {words}."
+    answer = f"{framework_label(default.framework)}: use {words}."
     together = next((trial for trial in trials if trial.cell.is_tuned), None)
     if together is None or together.time is None:
         return f"{answer} They were not tried together."

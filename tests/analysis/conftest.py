@@ -1,11 +1,11 @@
 """For all tests of the analysis: answers are short, and a picture is drawn only where a test looks at it."""
 
 import os
+import re
 from pathlib import Path
 from xml.sax.saxutils import escape
 
 import pytest
-from answers import check_answer
 from made_steps import made_study
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
@@ -21,6 +21,28 @@ from analysis.questions.projection import errors
 from analysis.questions.scaling import command as scaling
 from analysis.questions.strategies import command as strategies
 from common.utils import workers
+
+MOST_FIGURES = 3  # of a sentence
+MOST_WORDS = 60  # of a line, of which a reader takes in about 50 in ten seconds
+_SENTENCES = re.compile(r"(?<=[.!?])\s+|\n+")
+# A number that stands alone, and not in a name such as resnet34, 28x28, E5-2620 or --nodes=2.
+_INTERVAL = re.compile(r"95 % interval [-+\d.]+ to [-+\d.]+")
+_FIGURE = re.compile(r"(?<![\w.:/=-])[-+]?\d[\d,]*(?:\.\d+)?(?![\w:/-]|\.\d)")
+
+
+def figures_of(sentence):
+    """Return the numbers of a sentence; an interval is one."""
+    return _FIGURE.findall(_INTERVAL.sub("1", sentence))
+
+
+def check_answer(answer):
+    """Check that each sentence names few figures, and each line, the answer to one question, few words."""
+    for sentence in _SENTENCES.split(answer):
+        assert len(figures_of(sentence)) <= MOST_FIGURES, f"more than {MOST_FIGURES} figures: {sentence}"
+    for line in answer.splitlines():
+        words = len(line.split())
+        assert words <= MOST_WORDS, f"{words} words, more than can be taken in at once: {line}"
+
 
 # What makes the plots of the commands that tests ask most: an axis takes as long as all else of a finding.
 # Module, name -> what it returns without data.

@@ -24,7 +24,6 @@ from analysis.__main__ import COMMANDS, main
 from analysis.output.finding import show
 from analysis.output.tables import FORMATS, Table, render
 from analysis.questions.parity.command import parity_table
-from analysis.questions.parity.plots import plot_losses, plot_ranks
 from analysis.runs.examples import NOTE as EXAMPLES
 from common.checks.parity_record import PARITY_FILE, read_parity
 from common.checks.result_file import write_result
@@ -70,13 +69,10 @@ def test_programs_get_tables_and_readers_the_answer_and_flags(tmp_path, capsys, 
     match form:
         case "json":
             assert [len(table["rows"]) for table in json.loads(captured.out)["tables"]] == [1, 2, 2]
-            assert json.loads(captured.out)["answer"].startswith("Keras takes 0.81 times")
         case "csv":
             names = ["1-keras-against-pytorch", "2-times", "3-accuracies"]
-            files = [tables / f"frameworks-{name}.csv" for name in names]
-            assert sorted(tables.iterdir()) == files and captured.out == ""
-            assert [len(file.read_text().splitlines()) for file in files] == [2, 3, 3], "one header each"
-            assert all(f"table: {file}" in captured.err for file in files)
+            assert sorted(tables.iterdir()) == [tables / f"frameworks-{name}.csv" for name in names]
+            assert captured.out == "" and f"table: {tables / 'frameworks-2-times.csv'}" in captured.err
         case "latex":
             assert captured.out.count(r"\begin{tabular}") == 3
         case "md":
@@ -108,13 +104,6 @@ def test_each_command_is_found_in_its_module_and_listed(capsys):
         main(["--help"])
     listed = re.findall(r"^    (\S+)", capsys.readouterr().out, flags=re.MULTILINE)
     assert listed == [*COMMANDS] and all(f"python -m analysis {name} " in str(analysis.__doc__) for name in COMMANDS)
-
-
-def test_times_of_different_work_are_flagged(capsys):
-    examples = ROOT / "analysis" / "data" / "examples"
-    runs = [str(examples / f"batch-{framework}-cnn-np1-batchsize128-r1") for framework in ("keras", "torch")]
-    assert main(["frameworks", *runs]) == 0  # one reached its target an epoch earlier
-    assert "images: times not of the same work" in capsys.readouterr().out
 
 
 @pytest.mark.ci
@@ -179,35 +168,13 @@ def test_a_proof_of_all_is_shown_with_its_plots(tmp_path, capsys):
     assert "Nothing to flag" in shown
     names = ["losses.csv", "losses.png", "losses.svg", "ranks.csv", "ranks.png", "ranks.svg"]
     assert sorted(path.name for path in folder.iterdir()) == names
-    assert all(f"plot: {folder / name}" in shown for name in names)
-    for name in names[1::3]:
-        with Image.open(folder / name) as picture:
-            colors = np.unique(np.asarray(picture.convert("RGB")).reshape(-1, 3), axis=0)
-            assert picture.width > 500 and len(colors) > 50
+    with Image.open(folder / "losses.png") as picture:
+        colors = np.unique(np.asarray(picture.convert("RGB")).reshape(-1, 3), axis=0)
+        assert picture.width > 500 and len(colors) > 50
     text = (folder / "losses.svg").read_text()
-    for words in ("mlp (float32)", "resnet34 (float64, free: not judged)", "PyTorch", "Keras", "from one state"):
-        assert words in text
+    assert all(words in text for words in ("mlp (float32)", "resnet34 (float64, free: not judged)", "from one state"))
     assert main(command) == 0
     assert (folder / "losses.svg").read_text() == text, "the same command gives the same picture"
-
-
-def test_plots_show_the_numbers():
-    figure = plot_losses(PROOFS)
-    losses, _, differences, exchanged, weights, _ = figure.axes
-    assert [line.get_ydata().tolist() for line in losses.lines] == [[2.0, 1.1], [2.0, 1.0]]  # PyTorch below
-    assert [line.get_ydata()[1] for line in differences.lines] == pytest.approx([1e-12, 0.1 / 1.1], rel=1e-3)
-    assert np.isnan(differences.lines[0].get_ydata()[0])  # no difference, no point
-    assert len(exchanged.lines) == 2
-    assert [line.get_ydata()[-1] for line in weights.lines] == [1e-13, 1e-13, 1e-8]  # and the limit
-    assert all(ax.get_ylim()[0] <= 1e-12 and ax.get_ylim()[1] >= 0.09 for ax in (differences, exchanged))
-    ranks = plot_ranks(PROOFS)
-    float32, float64 = ranks.axes
-    assert [line.get_ydata().tolist() for line in float32.lines] == [[1e-8, 1e-6]]
-    assert float64.lines[0].get_ydata()[1] == 1e-13 and float64.lines[1].get_ydata()[0] == 1e-11
-    assert (
-        plot_losses(replace(PROOFS, curves=[])) is None
-        and plot_ranks(replace(PROOFS, curves=PROOFS.curves[:1])) is None
-    )
 
 
 def test_a_closed_pipe_is_quiet(tmp_path):

@@ -1,8 +1,7 @@
 """`--compile` where there is no compiler. That compiled runs are those of others is in `test_same_training.py`."""
 
-import importlib.util
-
 import pytest
+from frameworks import need
 from processes import launcher_command, run_command, train_command
 
 MLP = ["--dataset", "synthetic:1200x28x28x1x10", "--model", "mlp", "--epochs", "1", "--steps-per-epoch", "5"]
@@ -11,8 +10,7 @@ MLP = ["--dataset", "synthetic:1200x28x28x1x10", "--model", "mlp", "--epochs", "
 @pytest.mark.ranks
 @pytest.mark.ci
 def test_a_missing_compiler_is_one_line_on_all_ranks(tmp_path, monkeypatch):
-    if importlib.util.find_spec("torch") is None:
-        pytest.skip("needs torch")
+    need("torch")
     monkeypatch.setenv("CXX", "no-such-compiler")
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "compiled"))
     train = train_command("torch", [*MLP, "--compile", "--name", "none"])

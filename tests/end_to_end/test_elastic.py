@@ -1,15 +1,13 @@
 """Elastic runs, 1 -> 2 -> 1 ranks: a rank joins, then the first is killed (PyTorch) or stopped, so that its watcher
 kills it (Keras); they equal one process to rounding.
-
-Each framework has one start of horovodrun and one of a process alone.
 """
 
 import json
 import sys
 
 import pytest
-from jobs import relative_difference
-from processes import BIN, TESTS, run_command, train_command
+from jobs import Jobs, relative_difference, train
+from processes import BIN, TESTS, run_command
 
 from common.model.weights import load_weights
 from common.run_folder.records import WEIGHTS_FILE, read_run
@@ -50,10 +48,8 @@ def runs(request, tmp_path_factory):
         folder=folder,
     )
     assert elastic.code == 0, elastic.stdout[-3000:] + elastic.stderr[-3000:]
-    alone = run_command(train_command(request.param, [*SETTINGS, "--name", "alone"]), folder=folder)
-    assert alone.code == 0, alone.stderr
-    runs = (read_run(folder / "runs" / name) for name in ("elastic", "alone"))
-    return *runs, elastic.stdout
+    alone = Jobs(folder, [train("alone", *SETTINGS, launcher="none")]).run(request.param, "alone")
+    return read_run(folder / "runs" / "elastic"), alone, elastic.stdout
 
 
 def test_the_run_equals_that_of_one_process(runs):

@@ -5,78 +5,30 @@ That averaging after every update is all-reduce, and that an update does not dep
 """
 
 import itertools
+import tomllib
+from pathlib import Path
 
 import numpy as np
 import pytest
-from by_hand import (
-    BATCH,
-    DATA,
-    EPOCHS,
-    MLP,
-    RATE,
-    STEPS,
-    Case,
-    batches,
-    by_hand,
-    first_weights,
-    gradient,
-    validation_loss,
-)
-from jobs import Jobs, keras_in_ci, relative_difference, resumed, train
+from by_hand import BATCH, EPOCHS, RATE, STEPS, Case, batches, by_hand, first_weights, gradient, validation_loss
+from jobs import Jobs, jobs_in, keras_in_ci, relative_difference, train
 
 from common.model.weights import load_weights, weights_hash
 from common.run_folder.checkpoints import checkpoint_folders
 
 pytestmark = pytest.mark.ranks
 
-PARTS, SHARES = (45, 19), ("--shares", "2.4:1")  # of 64: 45.18 and 18.82, so the last image goes to the second
-PASSES = ("--batch-size", str(BATCH // 4), "--backward-passes-per-step", "4")
-# Two workers, one of them slow, and a server: the update is that of one process here, too.
-SERVER = ("--strategy", "server", "--servers", "1", "--slow", "0:2", "--threads", "1")
-CASES = {
-    "every1": Case(1, momentum=0.0),
-    "every2": Case(2),
-    "every2_own": Case(2, average_state=False),
-    "epoch": Case("epoch", warmup=3),
-    "never": Case(100, warmup=4, average_state=False),
-    "equal": Case(None, more=("--shares", "7:7")),
-    "averaging": Case(2, warmup=3, batch_sizes=PARTS, more=SHARES),
-    "averaging_own": Case(2, average_state=False, batch_sizes=PARTS, more=SHARES),
-    # With all-reduce the formula is that of one process, whose batch is the global batch.
-    "allreduce": Case(None, batch_sizes=PARTS, more=SHARES),
-    "passes": Case(None, more=PASSES),
-    "gloo": Case(2),
-    "server": Case(None, batch_sizes=PARTS, more=(*SHARES, *SERVER)),
-}
-DIFFERENT = [name for name in CASES if name not in ("allreduce", "passes", "gloo", "server")]
-LAUNCHERS = {"gloo": "gloo2", "server": "mpirun3"}
-# Dropout, momentum, a learning rate that grows: 2 epochs of 6 updates, neither of which divides by the interval.
-CNN = [*DATA, "--model", "cnn", "--steps-per-epoch", "6"]
-RARELY = ["--strategy", "averaging", "--average-every", "5", "--no-average-state"]
-
-
-def all_jobs():
-    """Return the jobs of two ranks, and some of three and four."""
-    for name, case in CASES.items():
-        yield train(name, *case.arguments, launcher=LAUNCHERS.get(name, "mpirun2"))
-    yield train("plain", *MLP, "--momentum", "0")
-    yield train("fp16", *MLP, "--epochs", "1", "--compression", "fp16")
-    yield train("whole", *CNN, *RARELY)
-    yield train("more_passes", *CNN, *SHARES, "--backward-passes-per-step", "2")
-    yield train("adasum2", *MLP, "--adasum")
-    yield train("adasum4", *MLP, "--adasum", launcher="mpirun4")
-    yield train("slow", *CASES["equal"].arguments, "--slow", "1:100")
-    yield train("slow_averaging", *CASES["averaging"].arguments, "--slow", "0:200:0.8")
-    yield train("started", *MLP, "--epochs", "1", "--start-weights", "runs/averaging", after=("averaging",))
-    yield resumed("started_resumed", "started", "--epochs", str(EPOCHS))
-    measured = ["--model", "mlp", "--shares", "auto", "--checkpoint-minutes", "1e-9"]
-    yield train("auto", *DATA, *measured, patch="stopped")
-    yield resumed("auto_resumed", "auto", patch="slow_source_of_one")
+FILE = Path(__file__).with_name("formulas.toml")
+CASES = {row.pop("name"): Case(**row) for row in tomllib.loads(FILE.read_text())["case"]}
+DIFFERENT = [name for name in CASES if name not in ("allreduce", "passes", "server")]
 
 
 @pytest.fixture(scope="module")
 def jobs(tmp_path_factory):
-    return Jobs(tmp_path_factory.mktemp("formulas"), all_jobs())
+    """Also those of three and four ranks."""
+    worked_out = [train(name, *case.arguments, launcher="mpirun3" if name == "server" else "mpirun2")
+                  for name, case in CASES.items()]  # fmt: skip
+    return Jobs(tmp_path_factory.mktemp("formulas"), [*worked_out, *jobs_in(FILE)])
 
 
 def check_weights(weights, expected, *, tolerance):
@@ -85,12 +37,8 @@ def check_weights(weights, expected, *, tolerance):
     assert max(apart.values()) < tolerance, apart
 
 
-def ci_of(names):
-    return [pytest.param(name, marks=pytest.mark.ci) if name in LAUNCHERS else name for name in names]
-
-
 @keras_in_ci
-@pytest.mark.parametrize("name", ci_of(CASES))
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.ci] * (name == "server")) for name in CASES])
 def test_a_run_is_the_formula_worked_out_by_hand(jobs, framework, name):
     case, run = CASES[name], jobs.run(framework, name)
     data = run.record.data
@@ -111,15 +59,7 @@ def test_the_cases_differ(jobs, framework):
         assert min(relative_difference(ours[name], theirs[name]) for name in ours) > 1e-6
 
 
-VALUES = 152_650  # of mlp
-BYTES = {  # per update: 8 for each value, in float64, of gradients, or of weights and momentum
-    "plain": 8 * VALUES,
-    "fp16": 2 * VALUES,
-    "every1": 8 * VALUES,
-    "every2": 8 * 2 * VALUES / 2,
-    "every2_own": 8 * VALUES / 2,
-    "epoch": 8 * (3 * VALUES + 2 * 2 * VALUES) / 10,  # 3 updates of warm-up, 2 averages, in 10 updates
-}
+BYTES = tomllib.loads(FILE.read_text())["bytes"]
 
 
 @keras_in_ci
@@ -198,7 +138,7 @@ def test_a_run_starts_from_the_weights_of_another(jobs, framework):
     run, source = jobs.run(framework, "started_resumed"), jobs.run(framework, "averaging")
     assert run.record.hashes.initial_weights == source.record.hashes.final_weights
     assert run.record.config.training.start_weights == "runs/averaging"
-    expected = by_hand(Case(None), run, start=jobs.weights(framework, "averaging"))[-1]
+    expected = by_hand(Case(), run, start=jobs.weights(framework, "averaging"))[-1]
     check_weights(jobs.weights(framework, "started_resumed"), expected, tolerance=1e-11)
 
 

@@ -10,7 +10,7 @@ import psutil
 import pytest
 import waiting
 from builders import forget_hashes
-from jobs import check_bit_for_bit, keras_in_ci
+from jobs import Job, Jobs, check_bit_for_bit
 from processes import (
     END_SECONDS,
     epochs_of,
@@ -37,8 +37,11 @@ OFTEN = ["--checkpoint-minutes", "1e-9"]
 ENDLESS = ["--epochs", "100000"]
 
 
-@keras_in_ci
-@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])
+@pytest.mark.parametrize(
+    ("framework", "name"),
+    [("torch", "SIGTERM"), pytest.param("keras", "SIGINT", marks=pytest.mark.ci)],
+    indirect=["framework"],
+)
 def test_a_signal_interrupts_at_once(framework, name, tmp_path):
     process = start_command(train_command(framework, [*MLP, *ENDLESS, "--name", "run"]), folder=tmp_path)
     wait_until(lambda: epochs_of(tmp_path / "runs/run"), process=process)
@@ -54,11 +57,17 @@ def test_a_signal_interrupts_at_once(framework, name, tmp_path):
     assert run.epochs and not (run.folder / "weights.safetensors").exists()
 
 
-@keras_in_ci
+def jobs_of(folder, arguments, launcher):
+    """Return the jobs that go on with the run `killed`, and that make it whole, by these arguments."""
+    return Jobs(folder, [Job(name, (*arguments, "--name", name), launcher=launcher) for name in ("killed", "whole")])
+
+
+@pytest.mark.parametrize("framework", ["torch"], indirect=True)
 def test_a_killed_run_is_reported_and_resumes_by_the_same_command(framework, tmp_path):
     """Killed inside its second epoch or a later one, it ends as an unbroken run does; seconds of before are counted."""
-    command, run = [*CNN, *OFTEN, "--resume-or-start", "--name", "killed"], tmp_path / "runs/killed"
-    process = start_command(train_command(framework, [*command, *ENDLESS]), folder=tmp_path)
+    command, place = [*CNN, *OFTEN, "--resume-or-start"], Jobs(tmp_path, []).place(framework)
+    run, endless = place / "runs/killed", [*command, *ENDLESS, "--name", "killed"]
+    process = start_command(train_command(framework, endless), folder=place)
 
     def newest():
         return next(reversed(usable_checkpoints(run, recorded_epochs=epochs_of(run))), None)
@@ -92,12 +101,9 @@ def test_a_killed_run_is_reported_and_resumes_by_the_same_command(framework, tmp
     state["checkpoint_seconds"] = 3e6
     (checkpoint / "state.json").write_text(json.dumps(state))
 
-    epochs = ["--epochs", str(epochs_of(run) + 1)]
-    for name in ("killed", "whole"):
-        again = run_command(train_command(framework, [*command, *epochs, "--name", name]), folder=tmp_path)
-        assert again.code == 0, again.stderr
-    resumed, whole = (read_run(tmp_path / "runs" / name) for name in ("killed", "whole"))
-    check_bit_for_bit(resumed, whole)
+    jobs = jobs_of(tmp_path, [*command, "--epochs", str(epochs_of(run) + 1)], "none")
+    resumed = jobs.run(framework, "killed")
+    check_bit_for_bit(resumed, jobs.run(framework, "whole"))
     status, last = resumed.record.status, resumed.epochs[-1]
     assert status.resumed_after_epochs == [len(resumed.epochs) - 1]
     assert 0 < status.resumed_after_steps[0] - 16 * (len(resumed.epochs) - 1) < 16
@@ -109,9 +115,7 @@ def test_a_killed_run_is_reported_and_resumes_by_the_same_command(framework, tmp
 NATIVE = ["--strategy", "native", "--native"]
 SERVER = ["--strategy", "server", "--servers", "2", "--lr-scaling", "none"]
 KILLED = {  # framework, settings, launcher, the rank that is killed
-    "worker": ("torch", SERVER, "mpirun4", 1),
     "server": ("torch", SERVER, "mpirun4", 3),
-    "stage": ("keras", ["--strategy", "layers", "--stages", "2"], "mpirun2", 1),
     "ddp": ("torch", [*NATIVE, "ddp"], "mpirun2", 1),
     "multiworker": ("keras", [*NATIVE, "multiworker"], "mpirun2", 1),
 }
@@ -121,28 +125,21 @@ KILLED = {  # framework, settings, launcher, the rank that is killed
 @pytest.mark.parametrize("name", KILLED)
 def test_a_killed_rank_ends_the_run_which_can_be_resumed(name, tmp_path):
     framework, settings, launcher, rank = KILLED[name]
-    run = tmp_path / "runs/killed"
-    endless = [*CNN, "--batch-size", "32", *settings, *OFTEN, *ENDLESS, "--resume-or-start", "--name", "killed"]
-    process = start_command([*launcher_command(launcher), *train_command(framework, endless)], folder=tmp_path)
+    place, settings = Jobs(tmp_path, []).place(framework), [*CNN, "--batch-size", "32", *settings]
+    run, endless = place / "runs/killed", [*settings, *OFTEN, *ENDLESS, "--resume-or-start", "--name", "killed"]
+    process = start_command([*launcher_command(launcher), *train_command(framework, endless)], folder=place)
     wait_until(lambda: any("-step-" in folder.name for folder in checkpoint_folders(run)), process=process)
     rank_processes(process.pid)[str(rank)].kill()
     assert finish(process, within_seconds=END_SECONDS).code != 0
     waiting.wait_until(lambda: read_run(run).state != "running")  # the launcher may end before its last rank
     assert read_run(run).state in ("killed", "interrupted")
     epochs = epochs_of(run) + 2
-    resume = train_command(framework, ["--resume", str(run), "--epochs", str(epochs)])
-    again = run_command([*launcher_command(launcher), *resume], folder=tmp_path)
-    assert again.code == 0, again.stderr
-    assert read_run(run).state == "finished" and len(read_run(run).epochs) == epochs
+    again = jobs_of(tmp_path, [*settings, *OFTEN, "--resume-or-start", "--epochs", str(epochs)], launcher)
+    assert len(again.run(framework, "killed").epochs) == epochs
 
 
 # What only rank 0 finds out under MPI (the run folder), what every rank does under Gloo (the batch).
-LAUNCHED = [
-    ("torch", "mpi"),
-    pytest.param("keras", "mpi", marks=pytest.mark.ci),
-    pytest.param("torch", "gloo", marks=pytest.mark.ci),
-    pytest.param("keras", "gloo", marks=pytest.mark.ci),
-]
+LAUNCHED = [("torch", "mpi"), pytest.param("keras", "gloo", marks=pytest.mark.ci)]
 
 
 @pytest.mark.parametrize(("framework", "launcher"), LAUNCHED, indirect=["framework"])
@@ -172,7 +169,6 @@ def test_every_rank_ends_with_2_under_a_launcher(framework, launcher, tmp_path):
         ("torch", "gloo", "Ctrl-C"),
         ("keras", "gloo", "SIGTERM"),
         pytest.param("torch", "mpi", "Ctrl-C", marks=pytest.mark.long),
-        pytest.param("keras", "mpi", "SIGTERM", marks=pytest.mark.long),
     ],
     indirect=["framework"],
 )

@@ -2,7 +2,6 @@
 
 import importlib.util
 import re
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -45,7 +44,6 @@ def all_jobs():
         yield Job(f"evaluate {name}", (f"runs/{name}",), program="predict", **watched)
     yield Job("classify", ("runs/whole", *images), program="predict", **alone)
     yield Job("outputs", ("runs/whole",), program="outputs", **alone)
-    yield Job("foreign weights", ("--resume", "runs/foreign", "--epochs", "9"), watch="runs/foreign", launcher="none")
     lacking = {"patch": "without_onednn", "launcher": "none", "after": ("mlp",)}
     yield Job("predict without oneDNN", ("runs/mlp",), program="predict", **lacking)
     for framework, suffix in EXPORTED.items():
@@ -152,13 +150,3 @@ def check_refused(jobs, framework, name, message):
     (outcome,) = jobs.outcomes(framework, name)
     assert outcome.code == 2 and outcome.untouched
     assert re.fullmatch(rf"{framework}_impl/train\.py: error: {message}.*\n", outcome.stderr), outcome.stderr
-
-
-def test_a_checkpoint_of_another_model_is_refused(jobs, framework):
-    runs = jobs.place(framework) / "runs"
-    for name in ("mlp", "whole"):
-        jobs.run(framework, name)
-    shutil.copytree(runs / "mlp", runs / "foreign")
-    (ours,) = (runs / "foreign/checkpoints").glob("epoch-*")
-    shutil.copy(runs / "whole/checkpoints/epoch-0003/weights.safetensors", ours)
-    check_refused(jobs, framework, "foreign weights", r"these weights do not belong to mlp .* Received: ")

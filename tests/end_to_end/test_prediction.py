@@ -13,13 +13,7 @@ from common.data.loading import load_dataset
 from common.errors import UserError
 from common.run_folder.checkpoints import Checkpoint, save_checkpoint
 from common.run_folder.records import NotRecorded, RunWriter
-from common.trained.prediction import (
-    confusion_table,
-    losses,
-    read_image,
-    run_prediction,
-    scores,
-)
+from common.trained.prediction import confusion_table, losses, read_image, run_prediction, scores
 from common.trained.trained_model import read_trained_model
 
 PROGRAM = "torch_impl/predict.py"
@@ -82,8 +76,6 @@ def test_an_image_is_taken_as_it_is_or_converted_and_resized(tmp_path):
     np.testing.assert_array_equal(read_image(file, shape=(5, 7, 3)), np.repeat(gray[..., None], 3, axis=2))
     color = np.stack([gray, gray[::-1], 255 - gray], axis=2)
     np.testing.assert_array_equal(read_image(save_image(tmp_path / "c.png", color), shape=(5, 7, 3)), color)
-    halves = save_image(tmp_path / "halves.png", np.array([[0, 200]], np.uint8))
-    assert read_image(halves, shape=(1, 1, 1)).item() == 100, "pixels are averaged"
 
 
 def test_an_image_is_read_as_the_training_images_were(tmp_path, monkeypatch):
@@ -171,28 +163,16 @@ def test_evaluation_prints_loss_accuracy_and_confusion(run, capsys):
     assert counts == [[0, int((labels == label).sum()), 0] for label in range(3)]
 
 
-def test_files_get_classes_and_probabilities(run, capsys):
+def test_files_get_classes_and_those_in_class_folders_a_confusion_matrix(run, capsys):
     names = load_dataset(DATASET).class_names
-    files = [save_image(run.parent / f"{number}.png", np.zeros((8, 8), np.uint8)) for number in (1, 2)]
+    files = [save_image(run.parent / names[label] / "a.png", np.zeros((8, 8, 4), np.uint8)) for label in (0, 0, 2)]
     # Flags may be between files.
-    assert predict(run, files[0], "--invert", files[1], outputs=tuple(np.log([2.0, 1.0, 5.0]))) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert lines == [f"{file}  {names[2]} 62.5 %  {names[0]} 25.0 %  {names[1]} 12.5 %" for file in files]
-
-
-def test_what_was_done_to_files_is_printed(run, capsys):
-    file = save_image(run.parent / "drawing.png", np.zeros((8, 8, 4), np.uint8))
-    assert predict(run, file) == 0
-    first = capsys.readouterr().out.splitlines()[0]
-    assert first == f"note: images with transparent pixels, placed on white: 1 of 1, such as {file}"
-
-
-def test_files_in_class_folders_get_a_confusion_matrix(run, capsys):
-    names = load_dataset(DATASET).class_names
-    files = [save_image(run.parent / names[label] / "a.png", np.zeros((9, 3), np.uint8)) for label in (0, 0, 2)]
-    assert predict(run, *files) == 0
-    table = capsys.readouterr().out.splitlines()[3:]
-    assert [line.split()[-3:] for line in table[1:]] == [["0", "2", "0"], ["0", "0", "0"], ["0", "1", "0"]]
+    assert predict(run, files[0], "--invert", *files[1:], outputs=tuple(np.log([2.0, 1.0, 5.0]))) == 0
+    note, *lines = capsys.readouterr().out.splitlines()
+    assert note == f"note: images with transparent pixels, placed on white: 3 of 3, such as {files[0]}"
+    shown = f"{names[2]} 62.5 %  {names[0]} 25.0 %  {names[1]} 12.5 %"
+    assert lines[:3] == [f"{file}  {shown}" for file in files]
+    assert [line.split()[-3:] for line in lines[4:]] == [["0", "0", "2"], ["0", "0", "0"], ["0", "0", "1"]]
 
 
 @pytest.mark.parametrize("images", [(), ("none.png",)])

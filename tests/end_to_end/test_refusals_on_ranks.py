@@ -3,9 +3,10 @@
 import re
 import shlex
 import tomllib
+from pathlib import Path
 
 import pytest
-from jobs import FRAMEWORKS, Job, Jobs, last_value, on_frameworks, train
+from jobs import FRAMEWORKS, Job, Jobs, jobs_in, last_value, on_frameworks, words_of
 from made_images import write_image
 from processes import ROOT
 
@@ -13,16 +14,8 @@ pytestmark = pytest.mark.ranks
 
 TABLE = tomllib.loads((ROOT / "tests/refusals/ranks.toml").read_text())["refusal"]
 ROWS = {row["id"]: row for row in TABLE}
-SETTINGS = ["--dataset", "synthetic:1200x28x28x1x10", "--validation-share", "0.1", "--batch-size", "32"]
-SETTINGS += ["--model", "mlp", "--epochs", "2", "--steps-per-epoch", "5"]
-SERVED = ["--batch-size", "48", "--strategy", "server", "--servers", "2", "--threads", "1", "--lr-scaling", "none"]
-GIVEN = {
-    "mlp": train("mlp", *SETTINGS, "--epochs", "1"),
-    "cut": train("cut", *SETTINGS, "--max-steps", "7"),
-    "averaged": train("averaged", *SETTINGS, "--epochs", "1", "--strategy", "averaging", "--average-every", "5"),
-    "in step": train("in step", *SETTINGS, *SERVED, launcher="mpirun4"),
-    "free": train("free", *SETTINGS, *SERVED, "--staleness", "none", launcher="mpirun4"),
-}
+FILE = Path(__file__).with_name("refused.toml")
+SETTINGS = words_of("mlp", tomllib.loads(FILE.read_text())["settings"])
 
 
 def job_of(row):
@@ -37,7 +30,7 @@ def job_of(row):
 @pytest.fixture(scope="module")
 def jobs(tmp_path_factory):
     """Also a file in the place of a folder, and images of different sizes."""
-    made = Jobs(tmp_path_factory.mktemp("refused"), [*GIVEN.values(), *map(job_of, TABLE)])
+    made = Jobs(tmp_path_factory.mktemp("refused"), [*jobs_in(FILE), *map(job_of, TABLE)])
     for framework in FRAMEWORKS:
         place = made.place(framework)
         (place / "file").write_text("no folder")

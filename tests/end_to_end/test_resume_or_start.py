@@ -5,16 +5,14 @@ Which runs it refuses: `refusals/launch-train.toml`.
 
 import json
 import socket
-import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from builders import DATASET, make_config
-from fake_ranks import alone, run_ranks
+from fake_ranks import alone
 from played_session import Played
-from processes import HANG_SECONDS, epochs_of, finish, rank_processes, run_command, start_command, wait_until
 
 from common.config import config_from_dict
 from common.errors import UserError
@@ -34,9 +32,9 @@ def config_of(folder, **subjects):
     return config_from_dict(subjects, base=base)
 
 
-def start(config, *, comm=None):
+def start(config):
     """Start a run, or resume it."""
-    return Played(config, comm or alone())
+    return Played(config, alone())
 
 
 def run_some(config, epochs, *, end="failed"):
@@ -99,29 +97,6 @@ def test_a_run_is_started_resumed_and_left_alone(tmp_path, capsys):
     assert contents(tmp_path) == before
     assert start(config_of(tmp_path, training={"epochs": 5})).step == 12
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
-
-
-def test_all_ranks_start_resume_or_end_together(tmp_path, capsys):
-    config = config_of(tmp_path, training={"batch_size": 15})
-
-    def work(comm):
-        played = start(config, comm=comm)
-        if played.step == 0:
-            played.end_epoch(1)
-            played.end("interrupted")
-        else:
-            for epoch in (2, 3):
-                played.end_epoch(epoch)
-            played.finish()
-        return played.step
-
-    assert run_ranks(2, work) == [0, 0]
-    assert run_ranks(2, work) == [4, 4]
-    capsys.readouterr()
-    ends = run_ranks(2, work)
-    assert all(isinstance(end, AlreadyFinished) for end in ends)
-    assert {str(end) for end in ends} == {f"the run is already finished: {tmp_path / 'run'}"}
-    assert capsys.readouterr() == ("", "")
 
 
 @pytest.mark.parametrize("state", ["failed", "interrupted"])
@@ -252,37 +227,18 @@ def test_other_settings_are_refused_also_where_the_run_could_be_set_aside(tmp_pa
     assert "keeps its settings (seed is 1)" in refused(config_of(tmp_path, training={"seed": 2}))
 
 
-def test_the_same_folder_may_be_named_from_another_one(tmp_path, monkeypatch):
+def test_a_run_goes_on_from_another_folder_and_by_its_own(tmp_path, monkeypatch):
     run_some(config_of(tmp_path), 1)
     monkeypatch.chdir(tmp_path)
-    assert start(config_of(tmp_path, record={"runs_folder": "."})).step == 4
-
-
-def test_another_number_of_ranks_is_refused_on_each(tmp_path):
-    config = config_of(tmp_path)
-    run_some(config, 1)
-    for error in run_ranks(2, lambda comm: start(config, comm=comm)):
-        assert isinstance(error, UserError) and "Received: -np 2. Start it with -np 1" in str(error)
-
-
-def test_an_imported_run_is_refused(tmp_path):
-    run_some(config_of(tmp_path), 1)
-    file = tmp_path / "run/run.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"config": {"not_recorded": "imported"}}))
-    assert "was not measured here" in refused(config_of(tmp_path))
+    played = start(config_of(tmp_path, record={"runs_folder": "."}))
+    played.end("interrupted")
+    assert played.step == start(read_settings(["--resume", "run"], program="train.py")).step == 4
 
 
 def test_a_damaged_checkpoint_is_refused_not_set_aside(tmp_path):
     run_some(config_of(tmp_path), 1)
     next((tmp_path / "run" / CHECKPOINTS_FOLDER).glob("*/weights.safetensors")).write_bytes(b"noise")
     assert "cannot read the weights" in refused(config_of(tmp_path))
-
-
-def test_a_run_started_so_can_be_resumed_by_its_folder(tmp_path):
-    run_some(config_of(tmp_path), 1)
-    settings = read_settings(["--resume", str(tmp_path / "run")], program="train.py")
-    assert not settings.record.resume_or_start
-    assert start(settings).step == 4
 
 
 FLAGS = ["--dataset", DATASET, "--model", "mlp", "--batch-size", "30", "--epochs", "3", "--lr-scaling", "none"]
@@ -300,20 +256,3 @@ def test_launch_looks_before_it_starts_ranks(epochs, end, tmp_path, capsys):
     finished = f"the run is already finished: {tmp_path / 'run'}\n"
     assert shown == finished if end == "finished" else shown.startswith("horovodrun -np 1 ")
     assert contents(tmp_path) == before
-
-
-@pytest.mark.ranks
-@pytest.mark.ci
-def test_ranks_are_started_again_and_end_as_an_undisturbed_run_does(tmp_path):
-    command = [sys.executable, "-m", "launch", "train", "--np", "2", "--controller", "gloo", "--restarts", "1", "--"]
-    command += ["--dataset", "synthetic:4000x28x28x1x10", "--model", "mlp", "--epochs", "12", "--batch-size", "32"]
-    command += ["--threads", "1", "--checkpoint-minutes", "0.001"]
-    process = start_command([*command, "--name", "restarted"], folder=tmp_path)
-    wait_until(lambda: epochs_of(tmp_path / "runs/restarted"), process=process)
-    rank_processes(process.pid)["1"].kill()
-    restarted = finish(process, within_seconds=HANG_SECONDS)
-    assert restarted.code == 0, restarted
-    assert restarted.stdout.count("the ranks have ended: restart 1 of 1, from the newest checkpoint") == 1
-    assert run_command([*command, "--name", "undisturbed"], folder=tmp_path).code == 0
-    hashes = [read_run(tmp_path / "runs" / name).record.hashes for name in ("restarted", "undisturbed")]
-    assert hashes[0] == hashes[1]

@@ -1,17 +1,19 @@
 """Two runs that must train the same weights: on other ranks, by another strategy, in other parts, compiled or not.
 
-One table for all of it: `RUNS` are the settings, `SAME` says which runs agree and how closely, `DIFFERENT` which must
-not, so that the proofs of `SAME` can fail. Float64 shows it best: ranks add the same gradients in another order, and
-nothing else may differ. In float32 that order alone moves a ReLU or a maximum to the other side now and then: there one
-update is compared, and a whole epoch only for the model that has neither.
+One table for all of it, `same_training.toml`: the settings, which runs agree and how closely, and which must not, so
+that the proofs can fail. Float64 shows it best: ranks add the same gradients in another order, and nothing else may
+differ. In float32 that order alone moves a ReLU or a maximum to the other side now and then: there one update is
+compared, and a whole epoch only for the model that has neither.
 """
 
 import itertools
+import tomllib
+from pathlib import Path
 
 import numpy as np
 import pytest
 from frameworks import need
-from jobs import FRAMEWORKS, Jobs, keras_in_ci, on_frameworks, relative_difference, train
+from jobs import FRAMEWORKS, Jobs, cases_of, relative_difference, train, words_of
 
 from common.checks.parity_cases import IMAGES, make_spec
 from common.model.specs import model_spec
@@ -20,253 +22,41 @@ from common.run_folder.records import NotRecorded
 
 pytestmark = pytest.mark.ranks
 
-FREE = [name for name in IMAGES if all(weight.trainable for weight in make_spec(name).weights)]  # no BatchNorm
-GLOBAL, STEPS, EPOCHS = 48, 5, 2  # 48 images an update: 1, 2, 3 and 4 ranks divide them
-
-DATA = ["--dataset", "synthetic:1200x28x28x1x10", "--validation-share", "0.1", "--steps-per-epoch", str(STEPS)]
-DATA += ["--epochs", str(EPOCHS), "--lr-scaling", "none"]
-FLOAT64 = ["--dtype", "float64", "--learning-rate", "0.05"]
-ADAM = ["--optimizer", "adam", "--learning-rate", "0.002", "--weight-decay", "0.01"]
-# Few updates and no momentum: rounding grows fast in batches as small as these.
-RESNET34 = ["--dataset", "synthetic:96x17x19x1x3", "--model", "resnet34", "--dtype", "float64", "--momentum", "0"]
-RESNET34 += ["--epochs", "1", "--steps-per-epoch", "3", "--lr-scaling", "none"]
-FROZEN = ["--dataset", "synthetic:64x32x32x1x3", "--model", "resnet34", "--dtype", "float64", "--batch-size", "8"]
-FROZEN += ["--validation-share", "0.25", "--steps-per-epoch", "2", "--epochs", "3", "--validate-every", "2"]
-FROZEN += ["--batch-norm", "frozen_after_validation", "--threads", "1"]
-
-
-def model(name):
-    """Return the settings of a model in float64 without dropout."""
-    if name == "resnet34":
-        return RESNET34
-    flags = ADAM if name == "cnn_adam" else []
-    return [*DATA, *FLOAT64, "--model", name.removesuffix("_adam"), "--no-dropout", *flags]
-
-
-def batch(copies, passes=1):
-    """Return the batch of one pass of each copy of the model."""
-    return ["--batch-size", str(GLOBAL // copies // passes)]
-
-
-def layers(*flags, stages=2):
-    return ["--strategy", "layers", "--stages", str(stages), *flags]
-
-
-def served(servers, workers):
-    # TensorFlow takes its number of threads once, and workers have other shares of the cores than ranks.
-    return [*batch(workers), "--strategy", "server", "--servers", str(servers), "--threads", "1"]
-
-
-def native(name):
-    return ["--strategy", "native", "--native", name]
-
-
-SPLIT = ["--strategy", "split", "--model-ranks", "2"]
-EVERY1 = ["--strategy", "averaging", "--average-every", "1"]
-AVERAGING = ["--strategy", "averaging", "--average-every", "3"]
-AVERAGED_ADAM = [*DATA, *FLOAT64, "--model", "mlp", "--optimizer", "adam", "--learning-rate", "0.001", "--epochs", "5"]
-AVERAGED_ADAM += ["--steps-per-epoch", "10", *AVERAGING]
-DROPOUT = [*DATA, *FLOAT64, "--model", "cnn", *ADAM]  # by rank and epoch: only runs on the same ranks agree
-FLOAT32 = [*DATA, "--model", "mlp", "--dtype", "float32", "--learning-rate", "0.01", *batch(2)]
-
-
-def all_runs():
-    """Return the jobs."""
-    models = [*FREE, "cnn_adam"]
-    mlp, cnn, adam = model("mlp"), model("cnn"), model("cnn_adam")
-    ranks = {2: models, 3: ["mlp", "cnn_adam"], 4: ["mlp", "cnn_adam"]}
-    yield from (train(f"{name}", *model(name), *batch(1), launcher="none") for name in models)
-    for size, of_size in ranks.items():
-        yield from (
-            train(f"{name} on {size}", *model(name), *batch(size), launcher=f"mpirun{size}") for name in of_size
-        )
-    yield train("mlp on gloo", *mlp, *batch(2), launcher="gloo2")
-
-    update = [*DATA, "--dtype", "float32", "--max-steps", "1", "--no-dropout"]
-    for name in FREE:
-        shape = "x".join(map(str, IMAGES[name][:3]))
-        of_model = [*update, "--dataset", f"synthetic:1200x{shape}x10", "--model", name]
-        yield train(f"{name} update", *of_model, *batch(1), launcher="none")
-        yield train(f"{name} update on 2", *of_model, *batch(2))
-    epoch = [*DATA[:4], "--lr-scaling", "none", "--model", "mlp", "--epochs", "1", "--steps-per-epoch", "22"]
-    yield train("float32", *epoch, *batch(1), launcher="none")
-    yield train("float32 on 2", *epoch, *batch(2))
-
-    # The ways to exchange gradients.
-    for groups in ("2", "each"):
-        yield train(f"groups {groups}", *mlp, *batch(2), "--gradient-groups", groups)
-    yield train("unlike starts", *mlp, *batch(2), patch="unlike_starts")
-    yield train("shared gpu", *mlp, *batch(2), "--share-gpu", patch="without_gpu+unlike_starts")
-    yield train("replicated validation", *mlp, *batch(2), "--validation", "replicated")
-    yield train("channels first", *cnn, *batch(2), "--no-channels-last")
-    yield train("plain", *FLOAT32)
-    yield train("float16 gradients", *FLOAT32, "--compression", "fp16")
-    yield train("bfloat16", *FLOAT32, "--mixed-precision", "bfloat16")
-
-    # Parts of a batch.
-    yield train("passes", *cnn, *batch(2, passes=4), "--backward-passes-per-step", "4")
-    yield train("shares", *mlp, *batch(2), "--shares", "2.4:1")
-    yield train("resnet34 shares", *RESNET34, *batch(6), "--shares", "5:3", patch="shallow")
-    yield train("resnet34 every1 shares", *RESNET34, *batch(6), "--shares", "5:3", *EVERY1, patch="shallow")
-    unweighted = "shallow+unweighted_statistics"
-    yield train("resnet34 unweighted", *RESNET34, *batch(6), "--shares", "5:3", patch=unweighted)
-
-    # Averaged weights.
-    plain_sgd = [*mlp, *batch(2), "--momentum", "0"]
-    yield train("plain sgd", *plain_sgd)
-    yield train("every1", *plain_sgd, *EVERY1)
-    yield train("averaging", *cnn, *batch(2), *AVERAGING)
-    yield train("averaged adam", *AVERAGED_ADAM, *batch(2))
-    yield train("resnet34 on 2", *RESNET34, *batch(12), patch="shallow")
-    yield train("resnet34 every1", *RESNET34, *batch(12), *EVERY1, patch="shallow")
-    twice = [*RESNET34, *batch(12), "--epochs", "2"]  # the warm-up ends with the first
-    yield train("resnet34 twice", *twice, patch="shallow")
-    yield train("resnet34 warm-up", *twice, *EVERY1, "--warmup-allreduce", "3", patch="shallow")
-    yield train("averaging alone", *mlp, *batch(1), *AVERAGING, "--no-average-state", launcher="none")
-
-    # A model in parts.
-    yield train("mlp layers", *mlp, *batch(1), *layers("--microbatches", "2"))
-    yield train("cnn layers", *adam, *batch(1), *layers("--cut-after", "relu2"))
-    yield train("cnn gpipe", *adam, *batch(1), *layers("--pipeline-schedule", "gpipe", "--microbatches", "8"))
-    yield train("simplecnn layers", *model("simplecnn"), *batch(1), *layers("--microbatches", "1"))
-    yield train("dense500 layers", *model("dense500"), *batch(1), *layers())
-    passes = ["--batch-size", "4", "--backward-passes-per-step", "2"]  # BatchNorm sees the microbatches of the pipeline
-    yield train("resnet34 passes", *RESNET34, *passes, launcher="none", patch="shallow")
-    yield train("resnet34 layers", *RESNET34, "--batch-size", "8", *layers("--microbatches", "2"), patch="shallow")
-    for name in ("mlp", "cnn_adam", "simplecnn", "dense500"):
-        yield train(f"{name} split", *model(name), *batch(1), *SPLIT)
-    yield train("copies of layers", *adam, *batch(2), *layers("--microbatches", "2"), launcher="mpirun4")
-    yield train("copies of split", *adam, *batch(2), *SPLIT, launcher="mpirun4")
-    yield train("four stages", *adam, *batch(1), *layers("--microbatches", "8", stages=4), launcher="mpirun4")
-    dropout = [*DROPOUT, *batch(1)]
-    yield train("dropout layers", *dropout, *layers())
-    yield train("dropout gpipe", *dropout, *layers("--pipeline-schedule", "gpipe"))
-
-    # Servers.
-    yield train("cnn served", *cnn, *served(1, 3), launcher="mpirun4")
-    yield train("adam served", *adam, *served(2, 2), launcher="mpirun4")
-
-    # The frameworks' own strategies.
-    for name, settings in {"mlp": mlp, "dropout": DROPOUT, "resnet34": RESNET34}.items():
-        size, patch = batch(12 if name == "resnet34" else 2), "shallow" if name == "resnet34" else ""
-        if name == "dropout":
-            yield train("dropout on 2", *settings, *size)
-        yield train(f"{name} ddp", *settings, *size, *native("ddp"), patch=patch)
-        yield train(f"{name} multiworker", *settings, *size, *native("multiworker"), patch=patch)
-        mirrored = [*native("mirrored"), "--replicas", "2"]
-        yield train(f"{name} mirrored", *settings, *size, *mirrored, launcher="none", patch=patch)
-
-    # Compiled; the C++ compiler takes most of the time, and what does not depend on it is tried without.
-    traced = {"patch": "without_compiler"}
-    one_thread = ["--threads", "1", "--compile"]
-    yield train("traced", *mlp, *batch(2), "--compile", **traced)
-    yield train("cnn compiled", *cnn, *batch(1), *one_thread, launcher="none")
-    yield train("compiled on 2", *cnn, *batch(2), *one_thread)
-    yield train("dropout compiled", *DROPOUT, *batch(2), *one_thread)
-    passes = [*batch(1, passes=2), "--backward-passes-per-step", "2"]
-    yield train("passes compiled", *cnn, *passes, *one_thread, launcher="none", **traced)
-    yield train("slow compiled", *cnn, *batch(2), *one_thread, "--slow", "1:1.5", **traced)
-    yield train("averaging compiled", *cnn, *batch(2), *one_thread, *AVERAGING, **traced)
-    yield train("served compiled", *cnn, *served(1, 1), "--compile", **traced)
-
-    # What must be found.
-    yield train("unsharded", *mlp, *batch(2), patch="unsharded")
-    yield train("half the batch", *mlp, *batch(2), launcher="none")
-    yield train("frozen", *FROZEN, launcher="none", patch="shallow")
-    yield train("frozen compiled", *FROZEN, "--compile", launcher="none", patch="shallow+without_compiler")
-    yield train("scaled", *FLOAT32, "--lr-scaling", "linear")
-    yield train("unscaled", *FLOAT32, "--lr-scaling", "linear", patch="unscaled")
-
-
-RUNS = {job.name: job for job in all_runs()}
-
+TABLE = tomllib.loads(Path(__file__).with_name("same_training.toml").read_text())
+GLOBAL, STEPS, EPOCHS = 48, 5, 2  # images of an update, updates of an epoch, epochs
 EXACT = 0.0  # bit for bit: a sum of two numbers is the same in either order
-ROUNDING, MORE_ROUNDING = 1e-12, 1e-11
-QUICK = {  # of the frameworks in brackets; all else is left to CI
-    "mlp on 2": FRAMEWORKS,
-    **dict.fromkeys(("cnn on 2", "cnn update on 2", "float32 on 2"), ("torch",)),
-    **dict.fromkeys(("groups 2", "groups each", "unlike starts", "shared gpu", "replicated validation"), FRAMEWORKS),
-    **dict.fromkeys(("channels first", "passes", "shares", "every1", "traced"), ("torch",)),
-    **dict.fromkeys(("mlp layers", "cnn layers", "mlp split", "cnn_adam split", "dropout gpipe"), ("torch",)),
-}
-ON_TORCH = ("channels first", "dropout compiled", *(name for name in RUNS if name.endswith("ddp")))
-ON_KERAS = tuple(name for name in RUNS if name.endswith(("multiworker", "mirrored")))
-
-SAME = {  # run -> the run that it equals, and the largest relative difference of a tensor
-    **{f"{name} on 2": (name, MORE_ROUNDING) for name in [*FREE, "cnn_adam"]},
-    **{f"{name} on {size}": (name, MORE_ROUNDING) for name in ("mlp", "cnn_adam") for size in (3, 4)},
-    "mlp on gloo": ("mlp", MORE_ROUNDING),
-    **{f"{name} update on 2": (f"{name} update", 1e-6) for name in FREE},
-    "float32 on 2": ("float32", 1e-5),
-    **{f"groups {groups}": ("mlp on 2", EXACT) for groups in ("2", "each")},
-    "unlike starts": ("mlp on 2", EXACT),  # the broadcast mends them
-    "shared gpu": ("mlp on 2", EXACT),  # through host memory, and from unlike starts
-    "replicated validation": ("mlp on 2", EXACT),
-    "channels first": ("cnn on 2", MORE_ROUNDING),
-    "passes": ("cnn on 2", MORE_ROUNDING),
-    "shares": ("mlp on 2", ROUNDING),
-    # Averaging after every update is all-reduce, with plain SGD; with BatchNorm its statistics, too: they are linear.
-    "every1": ("plain sgd", ROUNDING),
-    "resnet34 every1": ("resnet34 on 2", MORE_ROUNDING),
-    "resnet34 every1 shares": ("resnet34 shares", 1e-9),
-    "resnet34 warm-up": ("resnet34 twice", MORE_ROUNDING),
-    "averaging alone": ("mlp", EXACT),
-    "mlp layers": ("mlp", ROUNDING),
-    "cnn layers": ("cnn_adam", ROUNDING),
-    "cnn gpipe": ("cnn_adam", ROUNDING),
-    "simplecnn layers": ("simplecnn", ROUNDING),
-    "dense500 layers": ("dense500", ROUNDING),
-    "resnet34 layers": ("resnet34 passes", MORE_ROUNDING),
-    **{f"{name} split": (name, ROUNDING) for name in ("mlp", "cnn_adam", "simplecnn", "dense500")},
-    **dict.fromkeys(("copies of layers", "copies of split"), ("cnn_adam", MORE_ROUNDING)),
-    "four stages": ("cnn_adam", ROUNDING),
-    "dropout gpipe": ("dropout layers", ROUNDING),  # masks do not depend on the schedule
-    "cnn served": ("cnn", ROUNDING),
-    "adam served": ("cnn_adam", ROUNDING),
-    **{f"mlp {way}": ("mlp on 2", ROUNDING) for way in ("ddp", "multiworker", "mirrored")},
-    **{f"dropout {way}": ("dropout on 2", ROUNDING) for way in ("ddp", "multiworker", "mirrored")},
-    **{f"resnet34 {way}": ("resnet34 on 2", MORE_ROUNDING) for way in ("ddp", "multiworker", "mirrored")},
-    "traced": ("mlp on 2", MORE_ROUNDING),
-    "cnn compiled": ("cnn", MORE_ROUNDING),
-    "passes compiled": ("cnn", MORE_ROUNDING),
-    "compiled on 2": ("cnn on 2", MORE_ROUNDING),
-    "slow compiled": ("cnn on 2", MORE_ROUNDING),
-    "averaging compiled": ("averaging", MORE_ROUNDING),
-    "served compiled": ("cnn", MORE_ROUNDING),
-    "dropout compiled": ("dropout on 2", MORE_ROUNDING),  # only PyTorch keeps the masks
-    "frozen compiled": ("frozen", MORE_ROUNDING),
-}
-ACROSS = {  # run -> the largest relative difference of a tensor between the frameworks
-    "mlp on 2": 1e-10,
-    "averaged adam": 1e-8,
-    "frozen": 1e-6,
-    "cnn layers": 1e-9,
-    "cnn_adam split": 1e-9,
-    "cnn compiled": 1e-8,
-    "compiled on 2": 1e-8,
-    "mlp on 4": 1e-10,
-}
-DIFFERENT = {  # run -> the run that it must not equal, the least relative difference of each tensor, frameworks
-    "unsharded": ("mlp on 2", 1e-6, FRAMEWORKS),
-    "half the batch": ("mlp", 1e-6, FRAMEWORKS),
-    "averaging": ("cnn on 2", 1e-6, FRAMEWORKS),
-    "unscaled": ("scaled", 1e-3, FRAMEWORKS),
-    "dropout compiled": ("dropout on 2", 1e-6, ("keras",)),
-}
+MORE_ROUNDING = 1e-11
+MODELS = [name for name in IMAGES if all(weight.trainable for weight in make_spec(name).weights)]  # no BatchNorm
 
 
-def frameworks_of(name):
-    return ("torch",) if name in ON_TORCH else ("keras",) if name in ON_KERAS else FRAMEWORKS
+def all_rows():
+    """Return the rows of the table, and for each model without BatchNorm one process and two ranks."""
+    for name in MODELS:
+        of_model = f"float64 --model {name} --no-dropout --batch-size"
+        quick = {"mlp": FRAMEWORKS, "cnn": ("torch",)}.get(name, ())
+        yield {"name": name, "settings": f"{of_model} {GLOBAL}", "launcher": "none"}
+        row = {"name": f"{name} on 2", "settings": f"{of_model} {GLOBAL // 2}", "quick": quick}
+        yield row | {"same": name, "within": MORE_ROUNDING} | ({"across": 1e-10} if name == "mlp" else {})
+    yield from TABLE["run"]
 
 
-def by_start(table):
-    """Return the runs of a table, a start of ranks after the other."""
-    return sorted(table, key=lambda name: RUNS[name].launcher)
+ROWS = {row["name"]: row for row in all_rows()}
+
+
+def job_of(row):
+    launcher, patch = row.get("launcher", "mpirun2"), row.get("patch", "")
+    return train(row["name"], *words_of(row["settings"], TABLE["settings"]), launcher=launcher, patch=patch)
+
+
+def rows_with(key):
+    """Return the rows that have a value in a column, a start of ranks after the other."""
+    rows = sorted(ROWS.values(), key=lambda row: row.get("launcher", ""))
+    return {row["name"]: row for row in rows if key in row}
 
 
 @pytest.fixture(scope="module")
 def jobs(tmp_path_factory):
-    return Jobs(tmp_path_factory.mktemp("same"), RUNS.values())
+    return Jobs(tmp_path_factory.mktemp("same"), map(job_of, ROWS.values()))
 
 
 def differences(one, other):
@@ -297,17 +87,11 @@ def check_same(run, other, *, tolerance):
     assert run.record.totals.test_loss == pytest.approx(other.record.totals.test_loss, rel=near)
 
 
-@on_frameworks(by_start(SAME), frameworks=frameworks_of, quick=lambda name: QUICK.get(name, ()))
+@cases_of(rows_with("same"))
 def test_runs_train_the_same_weights(jobs, framework, name):
-    other, tolerance = SAME[name]
-    check_same(jobs.run(framework, name), jobs.run(framework, other), tolerance=tolerance)
-
-
-@pytest.mark.ci
-@pytest.mark.parametrize(("name", "parts"), [("copies of layers", 2), ("copies of split", 2), ("four stages", 4)])
-def test_the_record_says_how_many_ranks_hold_a_copy(jobs, framework, name, parts):
-    world = jobs.run(framework, name).record.world
-    assert (world.size, world.parts) == (4, parts)
+    row, run = ROWS[name], jobs.run(framework, name)
+    check_same(run, jobs.run(framework, row["same"]), tolerance=row["within"])
+    assert run.record.world.parts == row.get("parts", run.record.world.parts)
 
 
 @pytest.mark.ci
@@ -328,29 +112,21 @@ def test_the_record_says_who_shared_the_work_of_a_native_strategy(jobs, framewor
 
 
 VALUE, MLP_VALUES = 8, 152_650  # bytes; weights
-SENT = {  # by the two ranks, for each image
-    "mlp layers": (192, 192),  # the outputs of fc1, and their gradient
-    "cnn layers": (320, 320),
-    "simplecnn layers": (8 * 12 * 12, 8 * 12 * 12),
-    "mlp split": (10, 10),  # of fc2; the gradient of the images is not needed
-    # Forward: 5 channels of relu1 and 10 of relu2, the sum of fc2. Backward: sums over the inputs of conv2 and fc1.
-    "cnn_adam split": (5 * 144 + 10 * 16 + 10 + 10 * 144 + 320,) * 2,
-}
 
 
-@on_frameworks(SENT, frameworks=lambda name: FRAMEWORKS, quick=lambda name: QUICK.get(name, ()))
+@cases_of(rows_with("sent"))
 def test_bytes_of_a_model_in_parts_are_counted_where_they_are_sent(jobs, framework, name):
-    record = jobs.run(framework, name).record
+    record, sent = jobs.run(framework, name).record, ROWS[name]["sent"]
     assert [worker.updates for worker in record.sharing.workers] == [STEPS * EPOCHS] * 2
-    assert [worker.sent_bytes for worker in record.sharing.workers] == [VALUE * GLOBAL * sent for sent in SENT[name]]
+    assert [worker.sent_bytes for worker in record.sharing.workers] == [VALUE * GLOBAL * one for one in sent]
     if "split" not in name:
-        assert record.sharing.formula_bytes == VALUE * GLOBAL * sum(SENT[name]) / 2
+        assert record.sharing.formula_bytes == VALUE * GLOBAL * sum(sent) / 2
     # And the memory of each rank.
     assert len(record.isolation.memory_before_bytes) == len(record.model.forecast_bytes) == 2
     assert all(0 < forecast < 10**7 for forecast in record.model.forecast_bytes)
 
 
-@on_frameworks(["cnn layers", "cnn gpipe"], frameworks=lambda name: FRAMEWORKS, quick=lambda name: QUICK.get(name, ()))
+@cases_of({name: ROWS[name] for name in ("cnn layers", "cnn gpipe")})
 def test_the_record_tells_what_each_stage_did(jobs, framework, name):
     record = jobs.run(framework, name).record
     first, last = record.sharing.pipeline
@@ -369,25 +145,22 @@ def test_the_record_tells_what_each_stage_did(jobs, framework, name):
         assert all(one.end <= other.end for one, other in itertools.pairwise(times))
 
 
-@keras_in_ci
-def test_ranks_that_share_a_gpu_say_so(jobs, framework):
-    assert jobs.run(framework, "shared gpu").record.config.device.share_gpu
-    words = "ranks share GPUs and exchange gradients in host memory"
-    assert words in jobs.outcomes(framework, "shared gpu")[0].stdout
-
-
-@pytest.mark.parametrize("name", [pytest.param(n, marks=[] if n == "mlp on 2" else pytest.mark.ci) for n in ACROSS])
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[] if n == "mlp on 2" else pytest.mark.ci) for n in rows_with("across")]
+)
 def test_both_frameworks_train_the_same_weights(jobs, name):
     for framework in FRAMEWORKS:
         need(framework)
-    check_same(*(jobs.run(framework, name) for framework in ("keras", "torch")), tolerance=ACROSS[name])
+    check_same(*(jobs.run(framework, name) for framework in ("keras", "torch")), tolerance=ROWS[name]["across"])
 
 
-@on_frameworks(by_start(DIFFERENT), frameworks=lambda name: DIFFERENT[name][2], quick=lambda name: ())
+@cases_of(
+    {name: row | {"frameworks": row.get("differs_in", FRAMEWORKS)} for name, row in rows_with("differs_from").items()}
+)
 def test_runs_that_must_not_agree_do_not(jobs, framework, name):
-    other, least, _ = DIFFERENT[name]
-    apart = differences(jobs.weights(framework, name), jobs.weights(framework, other))
-    assert min(apart.values()) > least, apart
+    row = ROWS[name]
+    apart = differences(jobs.weights(framework, name), jobs.weights(framework, row["differs_from"]))
+    assert min(apart.values()) > row["by"], apart
 
 
 @pytest.mark.ci

@@ -6,9 +6,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from jobs import Jobs, train
 from made_trials import write_search_file
 from optuna.trial import create_trial
-from processes import epochs_of, finish, run_command, start_command, train_command, wait_until
+from processes import epochs_of, finish, run_command, start_command, wait_until
 
 from common.run_folder.records import read_run
 from common.run_folder.search_record import read_search
@@ -64,11 +65,10 @@ def test_both_frameworks_train_at_the_same_points_and_the_best_one_becomes_a_rec
     assert shown.code == 0, shown
     best = re.search(r"has the settings of ((torch|keras)-t\d):", shown.stdout)
     assert best, shown
-    again = ["--recipe", "best.toml", "--name", "again"]
-    trained = run_command(train_command(best[2], again), folder=tmp_path)
-    assert trained.code == 0, trained
-    again, first = (read_run(tmp_path / "runs" / name).record for name in ("again", f"made/{best[1]}"))
-    assert again.hashes == first.hashes  # final weights included: the recipe is the whole training
+    recipe = ["--recipe", str(tmp_path / "best.toml"), "--threads", "1"]
+    again = Jobs(tmp_path, [train("again", *recipe, launcher="none")]).run(best[2], "again")
+    first = read_run(tmp_path / "runs/made" / best[1])
+    assert again.record.hashes == first.record.hashes  # final weights included: the recipe is the whole training
 
 
 @pytest.mark.ranks

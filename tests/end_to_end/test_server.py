@@ -4,54 +4,24 @@ That servers in step are all-reduce is in `test_same_training.py`, their resumpt
 batch is the same with 1, 2 and 3 servers, and so with 3, 2 and 1 workers.
 """
 
+from pathlib import Path
+
 import numpy as np
 import pytest
-from by_hand import DATA, STEPS, Case, by_hand
-from jobs import Jobs, keras_in_ci, relative_difference, resumed, train
-from processes import launcher_command, run_command, train_command
+from by_hand import STEPS, Case, by_hand
+from jobs import Jobs, jobs_in, keras_in_ci, relative_difference
 
 from common.parameter_server.messages import HEADER_BYTES
 from common.parameter_server.schedule import load_schedule
-from common.run_folder.records import read_run
 
 pytestmark = pytest.mark.ranks
 
 RANKS, GLOBAL = 4, 96
-MLP = [*DATA, "--model", "mlp", "--dtype", "float64", "--lr-scaling", "none", "--steps-per-epoch", str(STEPS)]
-MLP += ["--learning-rate", "0.05"]
-CNN = [*DATA, "--model", "cnn", "--steps-per-epoch", str(STEPS), "--lr-scaling", "none"]
-RESNET34 = ["--dataset", "synthetic:192x17x19x1x3", "--model", "resnet34", "--epochs", "1", "--steps-per-epoch", "1"]
-
-
-def served(servers, *flags):
-    # TensorFlow takes its number of threads once, and the workers of another job have other shares of the cores.
-    batch = ["--batch-size", str(GLOBAL // (RANKS - servers)), "--threads", "1"]
-    return [*batch, "--strategy", "server", "--servers", str(servers), *flags]
-
-
-FREE = served(2, "--staleness", "none")
-RARE = served(1, "--staleness", "1", "--push-every", "2", "--fetch-every", "3")
-
-
-def all_jobs():
-    """Return the jobs of four processes."""
-    on_four = {"launcher": f"mpirun{RANKS}"}
-    for servers in (1, 2, 3):
-        yield train(f"mlp{servers}", *MLP, *served(servers), **on_four)
-    yield train("free_part", *CNN, *FREE, "--checkpoint-minutes", "1e-9", patch="stopped", **on_four)
-    yield resumed("free", "free_part", **on_four)
-    yield train("free_replayed", *CNN, *FREE, "--replay", "runs/free_part", after=("free",), **on_four)
-    yield train("bounded", *CNN, *served(1, "--staleness", "1", "--slow", "1:8"), **on_four)
-    yield train("rare", *CNN, *RARE, **on_four)
-    yield train("rare_replayed", *CNN, *RARE, "--replay", "runs/rare", after=("rare",), **on_four)
-    yield train("left", *MLP, *FREE, patch="worker_leaves", **on_four)
-    statistics = [*RESNET34, *FREE, "--lr-scaling", "none", "--batch-size", "8"]
-    yield train("resnet34", *statistics, patch="shallow", **on_four)
 
 
 @pytest.fixture(scope="module")
 def jobs(tmp_path_factory):
-    return Jobs(tmp_path_factory.mktemp("server"), all_jobs())
+    return Jobs(tmp_path_factory.mktemp("server"), jobs_in(Path(__file__).with_name("server.toml")))
 
 
 @keras_in_ci
@@ -59,7 +29,7 @@ def jobs(tmp_path_factory):
 def test_servers_update_as_one_process_would(jobs, framework, servers):
     """With one, two and three shards; with three there is one worker."""
     run, workers = jobs.run(framework, f"mlp{servers}"), RANKS - servers
-    expected = by_hand(Case(None, batch_sizes=(GLOBAL // 2, GLOBAL // 2)), run)
+    expected = by_hand(Case(batch_sizes=(GLOBAL // 2, GLOBAL // 2)), run)
     for name, array in jobs.weights(framework, f"mlp{servers}").items():
         assert relative_difference(array, expected[-1][name]) < 1e-12, name
     sharing = run.record.sharing
@@ -73,10 +43,6 @@ def test_servers_update_as_one_process_would(jobs, framework, servers):
     assert run.record.world.size == workers
 
 
-def schedule_of(run):
-    return load_schedule(run.folder)
-
-
 @keras_in_ci
 @pytest.mark.parametrize("name", ["free", pytest.param("rare", marks=pytest.mark.ci)])
 def test_a_free_run_is_repeated_bit_for_bit(jobs, framework, name):
@@ -84,7 +50,7 @@ def test_a_free_run_is_repeated_bit_for_bit(jobs, framework, name):
     run, again = jobs.run(framework, name), jobs.run(framework, f"{name}_replayed")
     assert run.record.status.resumed_after_steps == ([3] if name == "free" else [])
     assert run.record.hashes == again.record.hashes
-    assert schedule_of(run) == schedule_of(again)
+    assert load_schedule(run.folder) == load_schedule(again.folder)
     for ours, theirs in zip(run.epochs, again.epochs, strict=True):
         assert (ours.weights_hash, ours.training_loss) == (theirs.weights_hash, theirs.training_loss)
 
@@ -92,7 +58,7 @@ def test_a_free_run_is_repeated_bit_for_bit(jobs, framework, name):
 @keras_in_ci
 def test_free_workers_share_the_samples_of_an_epoch(jobs, framework):
     run = jobs.run(framework, "free_replayed")
-    schedule, sharing = schedule_of(run), run.record.sharing
+    schedule, sharing = load_schedule(run.folder), run.record.sharing
     assert len(schedule.workers) == 2 * STEPS * 2
     assert [worker.updates for worker in sharing.workers] == [schedule.workers.count(rank) for rank in range(2)]
     assert sum(sharing.staleness.values()) == 2 * len(schedule.workers)  # at each of two servers
@@ -104,7 +70,7 @@ def test_free_workers_share_the_samples_of_an_epoch(jobs, framework):
 def test_no_worker_is_further_ahead_than_allowed(jobs, framework):
     """One of three workers is slow, so that the others wait for it; they do other parts of the work than it."""
     run = jobs.run(framework, "bounded")
-    schedule, most, first = schedule_of(run), 0, 0
+    schedule, most, first = load_schedule(run.folder), 0, 0
     for items, *_ in schedule.meetings:
         begun = [0, 0, 0]
         for worker in schedule.workers[first:items]:
@@ -118,7 +84,7 @@ def test_no_worker_is_further_ahead_than_allowed(jobs, framework):
 def test_pushes_and_fetches_may_be_rarer_than_batches(jobs, framework):
     """Each worker pushes after two batches and fetches after three, and what is left at the end of the epoch."""
     run = jobs.run(framework, "rare")
-    schedule, first = schedule_of(run), 0
+    schedule, first = load_schedule(run.folder), 0
     taken = [0, 0, 0]
     for items, messages in schedule.meetings:
         for worker in range(3):
@@ -147,13 +113,5 @@ def test_workers_average_the_statistics_of_batch_norm(jobs, framework):
 
 @pytest.mark.ci
 def test_the_others_do_the_work_of_a_worker_that_leaves(jobs, framework):
-    schedule = schedule_of(jobs.run(framework, "left"))
+    schedule = load_schedule(jobs.run(framework, "left").folder)
     assert schedule.workers.count(1) == 2 * 2 and len(schedule.workers) == 2 * STEPS * 2
-
-
-@pytest.mark.ci
-def test_horovodrun_starts_servers_as_well(tmp_path):
-    arguments = [*MLP, *served(1), "--name", "by_horovodrun"]
-    done = run_command([*launcher_command("mpi4"), *train_command("keras", arguments)], folder=tmp_path)
-    assert done.code == 0, done.stderr
-    assert read_run(tmp_path / "runs" / "by_horovodrun").state == "finished"

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from jobs import Jobs, resumed, train
 from processes import (
     HANG_SECONDS,
     TESTS,
@@ -30,9 +31,11 @@ SETTINGS += ["--threads", "1", "--stall-seconds", "3", "--on-stall", "end"]
 
 @pytest.mark.parametrize(("framework", "launcher"), [("keras", "mpirun2")], indirect=["framework"])
 def test_a_stopped_rank_is_named_and_the_run_goes_on_from_its_checkpoint(framework, launcher, tmp_path):
+    resume = resumed("stopped", "stopped", after="undisturbed", launcher=launcher)
+    jobs = Jobs(tmp_path, [train("undisturbed", *SETTINGS, "--stall-seconds", "60", launcher=launcher), resume])
     command = [*launcher_command(launcher), *train_command(framework, [*SETTINGS, "--name", "stopped"])]
-    folder = tmp_path / "runs" / "stopped"
-    process = start_command(command, folder=tmp_path)
+    folder = jobs.place(framework) / "runs" / "stopped"
+    process = start_command(command, folder=jobs.place(framework))
     wait_until(lambda: epochs_of(folder), process=process)
     ranks = rank_processes(process.pid)
     started = [*ranks.values(), *(child for rank in ranks.values() for child in rank.children())]
@@ -46,15 +49,7 @@ def test_a_stopped_rank_is_named_and_the_run_goes_on_from_its_checkpoint(framewo
     assert str(run.record.status.message).startswith(f"rank 1 (host {os.uname().nodename}, process {stopped})")
     assert len(started) == 4  # two ranks, and a watcher of each
     assert_ended(started)
-
-    resumed = run_command(
-        [*launcher_command(launcher), *train_command(framework, ["--resume", str(folder)])], folder=tmp_path
-    )
-    assert resumed.code == 0, resumed.stderr
-    undisturbed = [*launcher_command(launcher), *train_command(framework, [*SETTINGS, "--name", "undisturbed"])]
-    assert run_command(undisturbed, folder=tmp_path).code == 0
-    hashes = [read_run(tmp_path / "runs" / name).record.hashes for name in ("stopped", "undisturbed")]
-    assert hashes[0] == hashes[1]
+    assert jobs.run(framework, "stopped").record.hashes == jobs.run(framework, "undisturbed").record.hashes
 
 
 @pytest.mark.parametrize(
@@ -63,8 +58,8 @@ def test_a_stopped_rank_is_named_and_the_run_goes_on_from_its_checkpoint(framewo
     indirect=["framework"],
 )
 def test_a_rank_that_is_stopped_in_another_phase_is_named_and_the_run_ends(framework, launcher, flags, phase, tmp_path):
-    train = train_command(framework, [*SETTINGS, *flags, "--name", "stopped"])
-    process = start_command([*launcher_command(launcher), *train], folder=tmp_path)
+    command = train_command(framework, [*SETTINGS, *flags, "--name", "stopped"])
+    process = start_command([*launcher_command(launcher), *command], folder=tmp_path)
     if phase == "imports":
         wait_until(lambda: imports_framework(process.pid, rank="1"), process=process)
     else:

@@ -8,11 +8,13 @@ import json
 import re
 import shutil
 import subprocess
+import tomllib
+from pathlib import Path
 
 import numpy as np
 import pytest
 from by_hand import first_weights, loss_and_accuracy
-from jobs import Jobs, keras_in_ci, relative_difference, resumed, train
+from jobs import Jobs, jobs_in, keras_in_ci, relative_difference
 
 from common.data.loading import load_dataset
 from common.data.sharding import epoch_order, split_validation
@@ -20,80 +22,20 @@ from common.model.weights import load_weights, weights_hash
 from common.run_folder.records import EPOCHS_FILE, NotRecorded, read_run
 
 pytestmark = pytest.mark.ranks
-sizes = pytest.mark.parametrize("size", [2, pytest.param(1, marks=pytest.mark.ci)])
 
 DATASET = "synthetic:1200x28x28x1x10"
-DATA = ["--dataset", DATASET]
-MLP = [*DATA, "--model", "mlp"]
-# Dropout, momentum, warm-up and validation: 16 updates of 2 x 32 images an epoch, 1,080 training samples.
-WHOLE = [*DATA, "--batch-size", "32", "--validation-share", "0.1"]
-# No dropout, no scaling, float64: 16, 16 and 8 updates.
-DOUBLE = [*MLP, "--dtype", "float64", "--lr-scaling", "none", "--learning-rate", "0.05", "--validation-share", "0.1"]
-FROZEN = ["--dataset", "synthetic:64x32x32x1x3", "--model", "resnet34", "--dtype", "float64", "--batch-size", "8"]
-FROZEN += ["--validation-share", "0.25", "--steps-per-epoch", "2", "--epochs", "3", "--validate-every", "2"]
-FROZEN += ["--keep", "0", "--batch-norm", "frozen_after_validation"]
-AUTO = [*DOUBLE, "--epochs", "2", "--batch-size", "32", "--gradient-groups", "auto"]
-CUT = ["--epochs", "3", "--max-steps", "40"]
 MLP_LAYERS = ["flatten to fc1", "sigmoid1", "fc2", "loss"]
-STEPS = ["--epochs", "2", "--steps-per-epoch", "3"]
-ONE_EPOCH = ["--epochs", "1", "--steps-per-epoch", "8"]
 
 
-# Neither 968 samples nor the 161 for test, nor those for validation, divide by 7 images x 2 or 4 ranks.
-UNEVEN_SAMPLES = 968
-UNEVEN = {1: "none", 2: "mpirun2", 4: "mpirun4"}  # ranks, and their launcher
-
-
-def all_jobs():
-    """Return the jobs of two ranks, and those of one process."""
-    uneven = ["--dataset", f"synthetic:{UNEVEN_SAMPLES}x28x28x1x10", "--model", "mlp", "--epochs", "1"]
-    uneven += ["--batch-size", "7", "--validation-share", "0.1"]
-    yield from (train(f"uneven{size}", *uneven, launcher=launcher) for size, launcher in UNEVEN.items())
-    yield train("whole2", *WHOLE, "--epochs", "3", "--evaluate-first")
-    yield train("whole1", *WHOLE, *STEPS, launcher="none")
-    for size, launcher in ((1, "none"), (2, "mpirun2")):
-        double = [*DOUBLE, *CUT, "--batch-size", str(64 // size)]
-        yield train(f"double{size}", *double, launcher=launcher)
-        yield train(f"profile{size}", *double, "--profile", launcher=launcher)
-        yield train(f"profile_layers{size}", *double, "--profile-layers", launcher=launcher)
-    by_hand = ["--dtype", "float64", "--batch-size", "32", "--max-steps", "1", "--evaluate-first"]
-    yield train("by_hand", *MLP, *by_hand, "--validation-share", "0.1")
-    yield train("auto", *AUTO)
-    yield resumed("auto_resumed", "auto", *CUT)
-    no_progress = ["--learning-rate", "0", "--steps-per-epoch", "2", "--epochs", "9"]
-    yield train("early", *MLP, *no_progress, "--validation-share", "0.1", "--early-stop", "2")
-    yield train("slow_source", *MLP, *ONE_EPOCH, patch="slow_source")
-    yield train("slow_model", *MLP, *ONE_EPOCH, patch="slow_model")
-    straggler = ["--max-steps", "13", "--steps-per-epoch", "8", "--profile"]
-    yield train("straggler", *MLP, *straggler, patch="slow_source_of_one")
-    yield train("frozen", *FROZEN, launcher="none", patch="shallow")
-    for name in UNEQUAL_RANKS:
-        yield train(name, *MLP, *STEPS, patch=name)
-    yield train("full", *MLP, *STEPS, "--runs-folder", "disk", patch="full_disk")
-    often = ["--checkpoint-minutes", "1e-9"]
-    yield train("full_inside", *MLP, *STEPS, *often, "--runs-folder", "disk", patch="full_disk")
-    yield train("nearly_full", *MLP, *STEPS, "--runs-folder", "disk", patch="nearly_full_disk")
-    for launcher in ("mpirun2", "gloo2"):
-        yield train(f"timeline {launcher}", *MLP, *STEPS, "--horovod-timeline", launcher=launcher)
-
-
-DIFFER = r"the ranks do not have the same weights"
-UNEQUAL_RANKS = {
-    "unaveraged": rf"{DIFFER} after epoch 1: 4 of 4 tensors differ, the first is fc1\.bias\. Received: rank 1 differs "
-    r"from rank 0\.",
-    "spoiled_average": rf"{DIFFER} after epoch 1: 4 of 4 tensors differ",
-    "no_broadcast": rf"{DIFFER} after the broadcast: 4 of 4 tensors differ",
-    "one_unscaled": rf"{DIFFER} after epoch 1: 4 of 4 tensors differ",
-    "one_differs": rf"{DIFFER} after the broadcast: 1 of 4 tensors differ, the first is fc2\.bias\. Received: rank 1 "
-    r"differs from rank 0\.",
-}
+FILE = Path(__file__).with_name("trainers.toml")
+UNEQUAL_RANKS = tomllib.loads(FILE.read_text())["unequal"]
 FULL_DISK = r"writing the checkpoint failed: (No space left on device|File too large)\. Received: "
 
 
 @pytest.fixture(scope="module")
 def jobs(tmp_path_factory):
     """Also a small disk where that is allowed."""
-    made = Jobs(tmp_path_factory.mktemp("trainers"), all_jobs())
+    made = Jobs(tmp_path_factory.mktemp("trainers"), jobs_in(FILE))
     for framework in ("torch", "keras"):
         disk = made.place(framework) / "disk"
         disk.mkdir()
@@ -123,64 +65,49 @@ def check_one_line(outcomes, *, program, message):
     assert re.fullmatch(rf"{program}: error: {message}.*\n", outcomes[0].stderr), outcomes[0].stderr
 
 
-@sizes
-def test_a_run_is_recorded_and_printed(jobs, framework, size):
-    """On two ranks it is also evaluated before training."""
-    lines = printed(jobs, framework, f"whole{size}").splitlines()
-    run = jobs.run(framework, f"whole{size}")
-    totals, hashes = run.record.totals, run.record.hashes
-    epochs, steps = (3, 16) if size == 2 else (2, 3)
-
+def test_a_run_is_recorded_and_printed(jobs, framework):
+    """It is also evaluated before training."""
+    lines, run = printed(jobs, framework, "whole").splitlines(), jobs.run(framework, "whole")
+    totals, hashes, world, first = run.record.totals, run.record.hashes, run.record.world, run.record.initial_test
     assert run.state == "finished" and run.record.framework == framework and run.record.origin == "measured"
-    world, first = run.record.world, run.record.initial_test
-    assert any(line.startswith("before training: test loss") for line in lines) == (first is not None) == (size == 2)
-    if first:
-        assert 2 < first.loss < 3 and first.loss != totals.test_loss
+    assert 2 < first.loss < 3 and first.loss != totals.test_loss
     assert world.pinned_memory is False if framework == "torch" else isinstance(world.pinned_memory, NotRecorded)
-    started_by = ("mpi", "mpirun") if size == 2 else ("none", "none")
-    assert (world.size, world.controller, world.launcher) == (size, *started_by)
-    assert [epoch.steps for epoch in run.epochs] == [steps] * epochs
+    assert (world.size, world.controller, world.launcher) == (2, "mpi", "mpirun")
+    assert [epoch.steps for epoch in run.epochs] == [16] * 3
     for epoch in run.epochs:
-        assert epoch.images_per_second == pytest.approx(steps * 32 * size / epoch.training_seconds)
+        assert epoch.images_per_second == pytest.approx(16 * 64 / epoch.training_seconds)
         # Whole numbers of right answers among all samples of all ranks.
-        assert epoch.training_accuracy * steps * 32 * size == pytest.approx(
-            round(epoch.training_accuracy * steps * 32 * size)
-        )
-        assert epoch.validation_accuracy * 120 == pytest.approx(round(epoch.validation_accuracy * 120))
-    assert [epoch.learning_rate for epoch in run.epochs] == [0.01 * size] * epochs  # warmed up at the end of the first
-    assert (totals.epochs, totals.steps) == (epochs, steps * epochs)
-    assert (
-        hashes.final_weights
-        == weights_hash(load_weights(run.folder / "weights.safetensors"))
-        == run.epochs[-1].weights_hash
-    )
-    assert hashes.final_weights != hashes.initial_weights
-    assert [folder.name for folder in (run.folder / "checkpoints").iterdir()] == [f"epoch-{epochs:04d}"]
+        for correct in (epoch.training_accuracy * 16 * 64, epoch.validation_accuracy * 120):
+            assert correct == pytest.approx(round(correct))
+    assert [epoch.learning_rate for epoch in run.epochs] == [0.02] * 3  # warmed up at the end of the first
+    assert (totals.epochs, totals.steps) == (3, 48)
+    weights = weights_hash(load_weights(run.folder / "weights.safetensors"))
+    assert hashes.initial_weights != hashes.final_weights == weights == run.epochs[-1].weights_hash
+    assert [folder.name for folder in (run.folder / "checkpoints").iterdir()] == ["epoch-0003"]
     isolation = run.record.isolation
     assert len(isolation.load_average_before) == 1
-    assert len(isolation.peak_memory_bytes) == size and min(isolation.peak_memory_bytes) > 1e8
-    assert isolation.peak_device_memory_bytes == [None] * size
+    assert len(isolation.peak_memory_bytes) == 2 and min(isolation.peak_memory_bytes) > 1e8
+    assert isolation.peak_device_memory_bytes == [None] * 2
     # No rank takes another for a stranger, nor its launcher.
     assert not [line for line in isolation.other_processes_before if "mpirun" in line or "orted" in line]
 
-    started = next(number for number, line in enumerate(lines) if line.startswith(("epoch ", "before training")))
+    started = next(number for number, line in enumerate(lines) if line.startswith("before training: test loss"))
     facts = [line for line in lines[:started] if not line.startswith("Warning: ")]
     assert len(facts) <= 10 and lines[: len(facts)] == facts, "warnings stand last"
-    assert facts[0].startswith(f"{size} rank") and "model: cnn, 21,840 parameters" in facts
-    assert sum(line.startswith("epoch ") for line in lines) == epochs
+    assert facts[0].startswith("2 ranks") and "model: cnn, 21,840 parameters" in facts
     figures = r"{0} loss \d\.\d+  {0} accuracy +\d+\.\d\d %"
     figures = "  ".join(figures.format(part) for part in ("train", "validation"))
-    for number, line in enumerate((line for line in lines if line.startswith("epoch ")), start=1):
-        assert re.match(rf"epoch {number}/{epochs}  {figures}  [\d,]+ images/s  ", line), line
-    correct = round(totals.test_accuracy * 200)
+    of_epochs = [line for line in lines if line.startswith("epoch ")]
+    for number, line in enumerate(of_epochs, start=1):
+        assert re.match(rf"epoch {number}/3  {figures}  [\d,]+ images/s  ", line), line
     test, trained, folder, following, last = lines[-5:]
-    assert test.startswith("test: loss ") and test.endswith(f"({correct}/200)")
-    assert trained.startswith(f"trained {epochs} epochs in ") and folder == f"run folder: runs/whole{size}"
+    assert test.startswith("test: loss ") and test.endswith(f"({round(totals.test_accuracy * 200)}/200)")
+    assert trained.startswith("trained 3 epochs in ") and folder == "run folder: runs/whole" and len(of_epochs) == 3
     assert following.startswith("next: python -m launch train --framework ") and "python -m analysis" in last
 
 
 def test_it_learns_until_its_last_epoch_is_cut(jobs, framework):
-    run = jobs.run(framework, "double2")
+    run = jobs.run(framework, "double")
     assert [epoch.steps for epoch in run.epochs] == [16, 16, 8]
     losses = [epoch.training_loss for epoch in run.epochs]
     assert losses == sorted(losses, reverse=True) and losses[-1] < 0.8 * losses[0]
@@ -201,7 +128,7 @@ def test_measured_groups_are_recorded_and_kept_when_a_run_is_resumed(jobs, frame
     ]
     assert lines[0] == lines[1] and lines[0][0].startswith(f"gradient groups: {groups.chosen} (milliseconds per update")
     assert run.record.status.resumed_after_epochs == [2]
-    assert run.record.hashes.final_weights == jobs.run(framework, "double2").record.hashes.final_weights
+    assert run.record.hashes.final_weights == jobs.run(framework, "double").record.hashes.final_weights
 
 
 def test_losses_and_accuracies_are_those_worked_out_by_hand(jobs, framework):
@@ -235,17 +162,15 @@ def test_batch_norm_frozen_after_the_first_validation(jobs, framework):
 
 
 @pytest.mark.ci
-@pytest.mark.parametrize("size", UNEVEN)
-def test_what_does_not_divide_is_left_out_in_training_alone(jobs, framework, size):
-    run = jobs.run(framework, f"uneven{size}")
+def test_what_does_not_divide_is_left_out_in_training_alone(jobs, framework):
+    run = jobs.run(framework, "uneven")
     data = run.record.data
-    assert data.training_samples + data.validation_samples == UNEVEN_SAMPLES
-    assert data.steps_per_epoch == data.training_samples // (7 * size)
-    assert data.dropped_samples_per_epoch == data.training_samples % (7 * size) > 0
+    assert data.training_samples + data.validation_samples == 968
+    assert data.steps_per_epoch == data.training_samples // 14
+    assert data.dropped_samples_per_epoch == data.training_samples % 14 > 0
     # Every test sample counts once: the accuracy is a whole number of them.
     correct = run.record.totals.test_accuracy * data.test_samples
-    assert correct == pytest.approx(round(correct), abs=1e-6)
-    assert data.test_samples % size or size == 1
+    assert correct == pytest.approx(round(correct), abs=1e-6) and data.test_samples % 2
 
 
 @keras_in_ci
@@ -257,12 +182,11 @@ def test_a_slow_source_is_waited_for_and_a_slow_model_is_not(jobs, framework):
 
 
 @keras_in_ci
-@sizes
 @pytest.mark.parametrize("kind", ["profile", "profile_layers"])
-def test_a_profiled_run_trains_as_a_timed_one(jobs, framework, size, kind):
-    shown = printed(jobs, framework, f"{kind}{size}")
+def test_a_profiled_run_trains_as_a_timed_one(jobs, framework, kind):
+    shown = printed(jobs, framework, kind)
     assert "Timings are invalid" in shown and "a step of 35, mean over ranks" in shown
-    run, timed = jobs.run(framework, f"{kind}{size}"), jobs.run(framework, f"double{size}")
+    run, timed = jobs.run(framework, kind), jobs.run(framework, "double")
     for name, array in load_weights(timed.folder / "weights.safetensors").items():
         assert relative_difference(load_weights(run.folder / "weights.safetensors")[name], array) < 1e-12, name
     for ours, theirs in zip(run.epochs, timed.epochs, strict=True):
@@ -273,8 +197,7 @@ def test_a_profiled_run_trains_as_a_timed_one(jobs, framework, size, kind):
     assert (profile.steps, profile.left_out_steps) == (35, 5)
     assert profile.parts_over_step == pytest.approx(1.0, abs=0.02)
     assert sum(profile.parts_seconds.values()) == pytest.approx(profile.step_seconds, rel=0.02)
-    idle = {part for part, seconds in profile.parts_seconds.items() if seconds == 0}
-    assert idle == ({"waiting", "allreduce"} if size == 1 else set())
+    assert all(seconds > 0 for seconds in profile.parts_seconds.values())
     if kind == "profile":
         assert profile.layers is None
         return
@@ -296,24 +219,22 @@ def test_a_straggler_reads_and_the_other_rank_waits(jobs, framework):
 
 
 @pytest.mark.ci
-@pytest.mark.parametrize("launcher", ["mpirun2", "gloo2"])
-def test_the_timeline_is_a_whole_list_of_trace_events(jobs, framework, launcher):
-    run = jobs.run(framework, f"timeline {launcher}")
+@pytest.mark.parametrize("framework", ["torch"], indirect=True)
+def test_the_timeline_is_a_whole_list_of_trace_events(jobs, framework):
+    """Over Gloo; over MPI in `test_model_parallel.py`."""
+    run = jobs.run(framework, "timeline")
     events = json.loads((run.folder / "timeline.json").read_text())
     assert sum(event.get("name", "").endswith("ALLREDUCE") and event["ph"] == "B" for event in events) >= 6
-
-
-@keras_in_ci
-def test_early_stop(jobs, framework):
-    run = jobs.run(framework, "early")
-    assert [epoch.steps for epoch in run.epochs] == [2, 2, 2]  # the first is the best, then patience for two
-    assert "early stop: the validation loss has not improved" in printed(jobs, framework, "early")
 
 
 @pytest.mark.parametrize("job", UNEQUAL_RANKS)
 def test_ranks_that_train_apart_are_found_and_the_run_fails(jobs, framework, job):
     outcomes = jobs.outcomes(framework, job)
-    check_one_line(outcomes, program=f"{framework}_impl/train.py", message=UNEQUAL_RANKS[job])
+    check_one_line(
+        outcomes,
+        program=f"{framework}_impl/train.py",
+        message=f"the ranks do not have the same weights after {UNEQUAL_RANKS[job]}",
+    )
     run = read_run(jobs.place(framework) / "runs" / job)
     assert run.state == "failed" and run.epochs == [] and not (run.folder / "weights.safetensors").exists()
 

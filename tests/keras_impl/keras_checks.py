@@ -170,18 +170,6 @@ def check_kernels_of_a_gpu_add_in_one_order_unless_cudnn_may_try_its_own(folder)
         assert asked.call_count == int((device, is_tried) == ("gpu", False))
 
 
-def check_the_graph_of_an_evaluation_is_built_before_the_first_one_is_timed(folder):
-    phases, graphs = Phases(), []
-    trainer = trainer_of(toy_setup(), phases=phases)
-    phases.startup_ends()
-    phases.listeners.append(
-        lambda phase: graphs.append((phase, trainer._evaluate_batch.experimental_get_tracing_count()))
-    )
-    trainer.rehearse_evaluation()
-    trainer.evaluate("test")
-    assert graphs == [("test", 1), ("other", 1)]
-
-
 def check_nothing_is_left_of_a_rehearsal(folder):
     """With float16, which runs have on GPUs only; before the first update and after some."""
     setup = toy_setup(mixed_precision="float16")

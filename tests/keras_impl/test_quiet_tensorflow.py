@@ -1,12 +1,12 @@
 """Start-up lines: the known ones of TensorFlow are dropped, everything else is printed, whatever the import does."""
 
+import json
 import re
 import signal
-import subprocess
-import sys
 
 import pytest
-from processes import ROOT, environment
+from frameworks import need
+from processes import ROOT, run_python
 
 KNOWN = """\
 WARNING: All log messages before absl::InitializeLog() is called are written to STDERR
@@ -43,18 +43,25 @@ def test_known_lines_are_dropped_and_others_kept_in_order(tmp_path, end, code, l
     text = f"import os\nos.write(2, {written!r})\nos.write(2, b'no newline at the end')\n{end}\n"
     (tmp_path / "tensorflow.py").write_text(text, encoding="utf-8")
     program = f"import keras_impl.quiet_tensorflow, sys; sys.stderr.write({KNOWN!r})"
-    done = started(program, PYTHONPATH=f"{tmp_path}:{ROOT}")
+    done = run_python("-c", program, PYTHONPATH=f"{tmp_path}:{ROOT}")
     assert done.returncode == code
     assert re.fullmatch(f"{re.escape(OTHER)}no newline at the end\\n?{last}", done.stderr, flags=re.DOTALL), done.stderr
 
 
-def started(code, **variables):
-    command = [sys.executable, "-c", code]
-    return subprocess.run(command, env=environment() | variables, capture_output=True, text=True, timeout=120)
+CONFIGURED = {"floatx": "float64", "epsilon": 0.1, "backend": "torch", "image_data_format": "channels_first"}
+OURS = {"floatx": "float32", "epsilon": 1e-7, "backend": "tensorflow", "image_data_format": "channels_last"}
+PROGRAM = f"""
+import keras_impl.quiet_tensorflow, json, keras, tensorflow as tf
+tf.zeros(1) + 1
+assert tf.keras.Model is keras.Model
+print(json.dumps({{name: getattr(keras.config, name)() for name in {list(OURS)}}}))
+"""
 
 
 @pytest.mark.ci
-def test_the_real_tensorflow_starts_without_a_line():
-    pytest.importorskip("keras")
-    done = started("import keras_impl.quiet_tensorflow, keras, tensorflow as tf; tf.zeros(1) + 1")
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+def test_the_real_tensorflow_starts_without_a_line_whatever_a_user_has_configured(tmp_path):
+    need("keras")
+    (tmp_path / "keras.json").write_text(json.dumps(CONFIGURED))
+    done = run_python("-c", PROGRAM, KERAS_HOME=str(tmp_path), KERAS_BACKEND="jax", TF_USE_LEGACY_KERAS="1")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout) == OURS

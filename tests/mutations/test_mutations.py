@@ -78,7 +78,7 @@ def test_a_break_that_no_test_finds_is_named_and_tried_again_and_the_others_are_
 
 
 @pytest.mark.ci
-def test_a_row_that_does_not_fit_is_an_error(tree):
+def test_a_row_that_does_not_fit_is_an_error_and_tests_that_fail_unbroken_prove_nothing(tree):
     missing, twice = run(tree, row("return 4 * value", ""), row("return None", ""))
     assert "the line 0 times, not once" in missing and "the line 2 times, not once" in twice
     rows = {
@@ -89,10 +89,6 @@ def test_a_row_that_does_not_fit_is_an_error(tree):
     for message, wrong_row in rows.items():
         (wrong,) = run(tree, wrong_row)
         assert message in wrong
-
-
-@pytest.mark.ci
-def test_tests_that_fail_unbroken_prove_nothing_and_the_time_is_limited(tree):
     (wrong,) = run(tree, FOUND, seconds=0)
     assert "no end after" in wrong
     (tree / "product.py").write_text(PRODUCT.replace("2 * value", "1 + value"))

@@ -21,12 +21,7 @@ from analysis.output.tables import Table
 from analysis.report.page import Chapter, Page, html_of
 from analysis.runs import table
 from analysis.runs.table import FIGURES, LoadedRun
-from common.run_folder.records import (
-    RUN_FILE,
-    Hashes,
-    ModelRecord,
-    NotRecorded,
-)
+from common.run_folder.records import RUN_FILE, Hashes, ModelRecord, NotRecorded
 from common.run_folder.search_record import SearchRecord, TrialRecord, write_search
 
 IMAGES = 6400  # of an epoch

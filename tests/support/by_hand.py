@@ -27,17 +27,17 @@ class Case:
         more: other flags.
     """
 
-    every: int | str | None
+    every: int | str | None = None
     momentum: float = 0.9
     average_state: bool = True
     warmup: int = 0
     batch_sizes: tuple[int, int] = (BATCH, BATCH)
-    more: tuple[str, ...] = ()
+    more: str = ""
 
     @property
     def arguments(self):
         """The settings of the run."""
-        flags = ["--momentum", str(self.momentum), *self.more]
+        flags = ["--momentum", str(self.momentum), *self.more.split()]
         if self.every is None:
             return [*MLP, *flags]
         flags += ["--strategy", "averaging", "--average-every", str(self.every), "--warmup-allreduce", str(self.warmup)]

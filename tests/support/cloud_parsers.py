@@ -11,13 +11,13 @@ ROOT = Path(__file__).resolve().parents[2]
 PYTHON = ROOT / ".venv.clouds" / "bin" / "python"
 
 
-def ask(worker, files, *, home, variables):
-    """Return what a worker says of each file; nothing is asked of any network."""
+def ask(parser, files, *, home, variables):
+    """Return what a parser of `cloud_worker.py` says of each file; nothing is asked of any network."""
     if not PYTHON.exists():
         pytest.skip("SkyPilot and ParallelCluster are not installed in .venv.clouds: make cloud-parsers")
     nowhere = dict.fromkeys(("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"), "http://127.0.0.1:9")
     done = subprocess.run(
-        [PYTHON, Path(__file__).with_name(worker), *files],
+        [PYTHON, Path(__file__).with_name("cloud_worker.py"), parser, *files],
         cwd=ROOT, capture_output=True, text=True,
         env={**nowhere, "HOME": str(home), "PATH": os.environ["PATH"], **variables},
     )  # fmt: skip

@@ -3,11 +3,9 @@
 import pickle
 import threading
 from collections import defaultdict
-from typing import TypeVar
 
 from common.distributed.communicator import Communicator
 
-Result = TypeVar("Result")
 WAIT_SECONDS = 60.0  # before a test that hangs is ended
 
 

@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import numpy as np
-from processes import ROOT, environment, launcher_command
+from processes import ROOT, environment, launcher_command, train_command
 
 from common.errors import UserError
 from common.model.weights import load_weights
@@ -35,11 +35,10 @@ def gpu_names():
     return ask_nvidia("--list-gpus").splitlines()
 
 
-def start(framework, program, arguments, *, folder, ranks=1, launcher=None, **variables):
-    """Run a framework's program to its end; return what `subprocess.run` does."""
-    command = launcher_command(launcher or ("none" if ranks == 1 else f"mpirun{ranks}"))
-    words = [*command, sys.executable, str(ROOT / f"{framework}_impl/{program}.py"), *arguments]
-    return run(words, folder=folder, **variables)
+def start(framework, arguments, *, folder, ranks=1, **variables):
+    """Run a trainer to its end; return what `subprocess.run` does."""
+    command = launcher_command("none" if ranks == 1 else f"mpirun{ranks}")
+    return run([*command, *train_command(framework, arguments)], folder=folder, **variables)
 
 
 def try_horovod(framework, *arguments, folder, **variables):
@@ -70,7 +69,7 @@ def train(framework, name, *arguments, folder, ranks=1, **variables):
     options = [*arguments, "--name", name]
     if "--device" not in arguments:
         options += ["--device", "gpu"]
-    done = start(framework, "train", options, folder=folder, ranks=ranks, **variables)
+    done = start(framework, options, folder=folder, ranks=ranks, **variables)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
     return read_run(folder / "runs" / name)
 

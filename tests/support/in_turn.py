@@ -26,10 +26,10 @@ functions_of = functools.cache(runpy.run_path)
 def run(job):
     """Do one job; return its value."""
     script, _, function = job.partition(":")
+    name_anew()  # a script before may have wrapped one optimizer more on one rank
     if function:
         return functions_of(script)[function]()
     keras.utils.clear_session(free_memory=False)
-    name_anew()  # a script before may have wrapped one optimizer more on one rank
     return runpy.run_path(script).get("result")
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import tomllib
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -14,6 +15,15 @@ from common.run_folder.checkpoints import checkpoint_folders
 from common.run_folder.records import WEIGHTS_FILE, read_run
 
 FRAMEWORKS = ("torch", "keras")
+
+
+def cases_of(table):
+    """Return a mark for tests of the rows of a table by their names, which have their `frameworks` and `quick` ones."""
+    return on_frameworks(
+        table,
+        frameworks=lambda name: table[name].get("frameworks", FRAMEWORKS),
+        quick=lambda name: table[name].get("quick", ()),
+    )
 
 
 def on_frameworks(rows, *, frameworks, quick):
@@ -71,6 +81,24 @@ class Job:
 def train(name, *arguments, **options):
     """Return a job that trains; the run has its name, with "_" for a space."""
     return Job(name, (*arguments, "--name", name.replace(" ", "_")), **options)
+
+
+def words_of(settings, named):
+    """Return the words of settings, the first of which may be a name, whose settings come first."""
+    first, *words = settings.split()
+    return (*(words_of(named[first], named) if first in named else [first]), *words)
+
+
+def jobs_in(file):
+    """Yield the jobs of a table of fields of `Job`; a row with `settings` trains a run of its name.
+
+    The first word of settings and arguments may be a name of the table `settings`, whose words come first.
+    """
+    table = tomllib.loads(file.read_text(encoding="utf-8"))
+    for row in table["job"]:
+        name = ("--name", row["name"].replace(" ", "_")) if "settings" in row else ()
+        words = words_of(row.pop("settings", "") or row.pop("arguments"), table["settings"])
+        yield Job(**row | {"arguments": (*words, *name), "after": tuple(row.get("after", ()))})
 
 
 def resumed(name, run, *arguments, after=None, **options):

@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 import tensorflow as tf
-from rule_cases import BATCH_NORM_CASES, DTYPES, HALF, OPTIMIZER_CASES, STEPS, batch_norm_data, problem
+from rule_cases import BATCH_NORM_CASES, HALF, OPTIMIZER_CASES, START, STEPS, batch_norm_data, gradients
 
 from keras_impl import update_rules
 from keras_impl.batch_norm import BatchNormalization
@@ -19,7 +19,7 @@ CLASSES = {
 NAMES = ["0", "1"]
 
 
-def updated(optimizer, variables, data, steps, *, rates=None):
+def updated(optimizer, variables, steps, *, rates=None):
     """Return the weights after each step on the problem; without rates those of the optimizer's own schedule."""
     optimizer.build(variables)
     apply = tf.function(lambda gradients: optimizer.apply(gradients, variables))
@@ -27,8 +27,8 @@ def updated(optimizer, variables, data, steps, *, rates=None):
     for step in steps:
         if rates is not None:
             optimizer.learning_rate = rates[step]
-        gradients = data.gradients([variable.numpy() for variable in variables], step)
-        apply([tf.constant(gradient) for gradient in gradients])
+        of_step = gradients([variable.numpy() for variable in variables], step)
+        apply([tf.constant(gradient) for gradient in of_step])
         weights.append(np.concatenate([variable.numpy().ravel() for variable in variables]))
     return np.stack(weights)
 
@@ -38,55 +38,42 @@ def optimizers(results):
 
     The learning rate of the constructor is a wrong one.
     """
-    for dtype in DTYPES:
-        keras.config.set_floatx(dtype)
-        data = problem(dtype)
-        for name, case in OPTIMIZER_CASES.items():
-            key, rates = f"{name}/{dtype}", case.learning_rates()
-            optimizer = CLASSES[case.rule](learning_rate=123.0, **case.keras_settings())
-            variables = [keras.Variable(start, dtype=dtype) for start in data.start]
-            results[f"{key}/weights"] = updated(optimizer, variables, data, range(STEPS), rates=rates)
-            scalars, slots = export_state(optimizer, names=NAMES)
-            assert scalars["step"] == STEPS and scalars["step"].dtype == np.int64
-            for index, slots_of_variable in slots.items():
-                for slot, value in slots_of_variable.items():
-                    results[f"{key}/slot/{index}/{slot}"] = value
+    for name, case in OPTIMIZER_CASES.items():
+        rates = case.learning_rates()
+        optimizer = CLASSES[case.rule](learning_rate=123.0, **case.keras_settings())
+        variables = [keras.Variable(start, dtype="float64") for start in START]
+        results[f"{name}/weights"] = updated(optimizer, variables, range(STEPS), rates=rates)
+        scalars, slots = export_state(optimizer, names=NAMES)
+        assert scalars["step"] == STEPS and scalars["step"].dtype == np.int64
+        for index, slots_of_variable in slots.items():
+            for slot, value in slots_of_variable.items():
+                results[f"{name}/slot/{index}/{slot}"] = value
 
-            scheduled = CLASSES[case.rule](learning_rate=LearningRates(rates), **case.keras_settings())
-            variables = [keras.Variable(start, dtype=dtype) for start in data.start]
-            first_half = updated(scheduled, variables, data, range(HALF))
-            scalars, slots = export_state(scheduled, names=NAMES)
-            resumed = type(scheduled).from_config(scheduled.get_config())
-            resumed.build(variables)
-            import_state(resumed, names=NAMES, scalars=scalars, slots=slots)
-            second_half = updated(resumed, variables, data, range(HALF, STEPS))
-            results[f"{key}/resumed"] = np.concatenate([first_half, second_half])
+        scheduled = CLASSES[case.rule](learning_rate=LearningRates(rates), **case.keras_settings())
+        variables = [keras.Variable(start, dtype="float64") for start in START]
+        first_half = updated(scheduled, variables, range(HALF))
+        scalars, slots = export_state(scheduled, names=NAMES)
+        resumed = type(scheduled).from_config(scheduled.get_config())
+        resumed.build(variables)
+        import_state(resumed, names=NAMES, scalars=scalars, slots=slots)
+        second_half = updated(resumed, variables, range(HALF, STEPS))
+        results[f"{name}/resumed"] = np.concatenate([first_half, second_half])
 
 
-def single_updates(results):
-    """One update from known numbers (w = 2, lr 0.5, weight decay 0.1), and two of rows of a table."""
-    keras.config.set_floatx("float64")
-
-    def weights(optimizer, gradients, start=2.0):
-        variable = keras.Variable(start, dtype="float64", name="kernel")
-        optimizer.build([variable])
-        for gradient in gradients:
-            optimizer.apply([gradient], [variable])
-        return variable.numpy()
-
-    clipped = update_rules.SGD(0.5, weight_decay=0.1, clipvalue=1.0)
-    results["clipvalue"] = weights(clipped, [tf.constant(8.0, tf.float64)])
-    excluded = update_rules.SGD(0.5, weight_decay=0.1)
-    excluded.exclude_from_weight_decay(var_names=["kernel"])
-    results["excluded"] = weights(excluded, [tf.constant(1.0, tf.float64)])
+def sparse_updates(results):
+    """Two updates by the rows of a table."""
     rows = tf.IndexedSlices(tf.constant([[1.0], [2.0], [4.0]], tf.float64), tf.constant([2, 0, 2]), tf.constant([4, 1]))
     dense = tf.constant([[2.0], [0.0], [5.0], [0.0]], tf.float64)
     for name, gradient in {"sparse": rows, "dense": dense}.items():
         adam = update_rules.Adam(0.1, weight_decay=0.1, global_clipnorm=1.0)
-        results[name] = weights(adam, 2 * [gradient], start=np.ones((4, 1)))
+        variable = keras.Variable(np.ones((4, 1)), dtype="float64")
+        adam.build([variable])
+        for _ in range(2):
+            adam.apply([gradient], [variable])
+        results[name] = variable.numpy()
 
 
-def made_layer(data, dtype, **settings):
+def made_layer(data, dtype="float64", **settings):
     """A layer holding the data's scales, shifts and statistics."""
     layer = BatchNormalization(dtype=dtype, **settings)
     layer.build(data.x.shape[1:])
@@ -100,11 +87,11 @@ def made_layer(data, dtype, **settings):
 
 def batch_norm(results):
     """Training steps and an inference batch for each case: eagerly, and in a graph that knows no batch size."""
-    for key, (kind, dtype, decay, eps) in BATCH_NORM_CASES.items():
-        data = batch_norm_data(kind, dtype)
+    for key, (kind, decay, eps) in BATCH_NORM_CASES.items():
+        data = batch_norm_data(kind)
         settings = {} if "default" in key else {"momentum": decay, "epsilon": eps}
         for way in ("eager", "graph"):
-            layer = made_layer(data, dtype, **settings)
+            layer = made_layer(data, **settings)
 
             def step(x, weight, layer=layer):
                 with tf.GradientTape() as tape:
@@ -114,7 +101,7 @@ def batch_norm(results):
                 return y, *tape.gradient(loss, [x, layer.gamma.value, layer.beta.value])
 
             if way == "graph":
-                step = tf.function(step, input_signature=[tf.TensorSpec([None, *data.x.shape[2:]], dtype)] * 2)
+                step = tf.function(step, input_signature=[tf.TensorSpec([None, *data.x.shape[2:]], "float64")] * 2)
             for number, (x, weight) in enumerate(zip(data.x, data.output_gradient, strict=True)):
                 outputs = step(tf.constant(x), tf.constant(weight))
                 for name, value in zip(("y", "x_gradient", "gamma_gradient", "beta_gradient"), outputs, strict=True):
@@ -126,32 +113,31 @@ def batch_norm(results):
 
 def other_layers(results):
     """Another axis, not trainable, and float16 inputs."""
-    data = batch_norm_data("image", "float64")
+    data = batch_norm_data("image")
     moved = BatchNormalization(axis=1, dtype="float64")
     moved.build((None, *np.moveaxis(data.x[0], -1, 1).shape[1:]))
-    moved.set_weights(made_layer(data, "float64").get_weights())
+    moved.set_weights(made_layer(data).get_weights())
     y = moved(np.moveaxis(data.x[0], -1, 1), training=True)
     results["axis/y"] = np.moveaxis(y.numpy(), 1, -1)
     results["axis/running_variance"] = moved.moving_variance.numpy()
-    fixed = made_layer(data, "float64")
+    fixed = made_layer(data)
     fixed.trainable = False
     results["fixed/y"] = fixed(data.x[0], training=True).numpy()
     results["fixed/running_variance"] = fixed.moving_variance.numpy()
-    half = made_layer(batch_norm_data("image", "float32"), "mixed_float16")
+    half = made_layer(data, "mixed_float16")
     results["half/y"] = half(data.x[0].astype("float16"), training=True).numpy()
     results["half/running_variance"] = half.moving_variance.numpy()
 
 
 def errors(results):
     """Messages of what must be refused."""
-    keras.config.set_floatx("float64")
     built, half = update_rules.Adam(0.1), update_rules.SGD(0.1, gradient_accumulation_steps=2)
     built.build([keras.Variable(np.zeros(3), name="kernel")])
     variable = keras.Variable(0.0, dtype="float64", name="kernel")
     half.build([variable])
     half.apply([tf.constant(1.0, tf.float64)], [variable])
     slots = {"kernel": {"exp_avg": np.zeros(3), "exp_avg_sq": np.zeros(2)}}
-    layer = made_layer(batch_norm_data("dense", "float64"), "float64")
+    layer = made_layer(batch_norm_data("dense"))
     refused = {
         "beta_1=1.0": lambda: update_rules.Adam(0.1, beta_1=1.0),
         "weight_decay=-1.0": lambda: update_rules.SGD(0.1, weight_decay=-1.0),
@@ -179,7 +165,8 @@ def errors(results):
 
 def write(file):
     """Save the results."""
+    keras.config.set_floatx("float64")
     collected = {}
-    for part in (optimizers, single_updates, batch_norm, other_layers, errors):
+    for part in (optimizers, sparse_updates, batch_norm, other_layers, errors):
         part(collected)
     np.savez(file, **collected)

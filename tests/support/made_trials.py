@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from builders import make_epoch, make_record, make_status
+from builders import finished_record, make_epoch, make_status
 
 from common.run_folder.records import write_epochs, write_record
 from launch.experiments.survey import survey_run
@@ -53,16 +53,17 @@ def made_run(plan, planned, *, lane, advance):
     folder = plan.folder / planned.name
     folder.mkdir()
     config = replace(planned.config, record=replace(planned.config.record, runs_folder=str(plan.folder)))
-    record = make_record(config=config, framework=planned.cell.keys.framework, status=make_status())
-    state, epochs = "interrupted", []
+    keys, state, totals, epochs = planned.cell.keys, "interrupted", None, []
+    world = {"at_once": lane.of} | ({"controller": keys.controller} if keys.controller and keys.np > 1 else {})
+    record = finished_record(np=keys.np, config=config, framework=keys.framework, world=world)
     try:
-        write_record(folder, record)
+        write_record(folder, replace(record, status=make_status(), totals=None))
         for epoch in range(1, config.training.epochs + 1):
             epochs.append(make_epoch(epoch, validation_accuracy=accuracy_of(planned, epoch)))
             write_epochs(folder, epochs)
             yield
             advance(1 / config.training.epochs, planned.name)
-        state = "finished"
+        state, totals = "finished", record.totals
     finally:
-        write_record(folder, replace(record, status=make_status(state=state)))
+        write_record(folder, replace(record, status=make_status(state=state), totals=totals))
     return survey_run(plan, planned)

@@ -1,8 +1,5 @@
 """Runs of a session on pretended ranks, with a trainer that trains nothing, without any framework."""
 
-from collections.abc import Callable
-from typing import Any
-
 from builders import make_setup, random_weights
 from fake_ranks import alone, run_ranks
 
@@ -116,9 +113,6 @@ class Played:
     def end(self, state):
         """End the run early."""
         self.session.recorder.end(state, message="by the test")
-
-
-Script = Callable[[Played], Any]
 
 
 def play(config, script, *, size=1, device=None, gpu=None, onednn=None):

@@ -83,6 +83,12 @@ def start_command(command, *, folder):
     )
 
 
+def run_python(*words, cwd=ROOT, **variables):
+    """Run Python with these words; return what `subprocess.run` does."""
+    command, variables = [sys.executable, *words], environment() | variables
+    return subprocess.run(command, cwd=cwd, env=variables, capture_output=True, text=True, timeout=120, check=False)
+
+
 def run_command(command, *, folder):
     """Run a program to its end; one that hangs is killed with all its processes, its exit code is 124."""
     return finish(start_command(command, folder=folder), within_seconds=HANG_SECONDS)

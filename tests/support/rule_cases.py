@@ -58,37 +58,17 @@ OPTIMIZER_CASES = {
     for name, settings in _SETTINGS.items()
     for rule in name.split("_")[:1]
 }
-DTYPES = ("float64", "float32")
+# The problem, the same in all cases, of a matrix and a vector: minimize the sum of `curvature / 2 * w^2 - push * w`,
+# where `push` changes from step to step.
+_DRAW, _SHAPES = np.random.default_rng(2024), [(3, 4), (5,)]
+START = [_DRAW.normal(size=shape) for shape in _SHAPES]
+CURVATURE = [_DRAW.uniform(0.1, 2.0, size=shape) for shape in _SHAPES]
+PUSH = [_DRAW.normal(size=(STEPS, *shape)) for shape in _SHAPES]
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Problem:
-    """Minimize the sum of `curvature / 2 * w^2 - push * w`, where `push` changes from step to step.
-
-    Attributes:
-        start: first values of each parameter.
-        curvature: of each parameter, same shapes.
-        push: of each parameter, (STEPS, *shape).
-    """
-
-    start: list[np.ndarray]
-    curvature: list[np.ndarray]
-    push: list[np.ndarray]
-
-    def gradients(self, parameters, step):
-        """Gradients at `parameters`, in whatever arrays those are; so that every error grows into the next step."""
-        return [c * w - p[step] for c, w, p in zip(self.curvature, parameters, self.push, strict=True)]
-
-
-def problem(dtype):
-    """The same problem in all cases: one matrix, one vector."""
-    draw = np.random.default_rng(2024)
-    shapes = [(3, 4), (5,)]
-    return Problem(
-        start=[draw.normal(size=shape).astype(dtype) for shape in shapes],
-        curvature=[draw.uniform(0.1, 2.0, size=shape).astype(dtype) for shape in shapes],
-        push=[draw.normal(size=(STEPS, *shape)).astype(dtype) for shape in shapes],
-    )
+def gradients(parameters, step):
+    """Gradients at `parameters`, in whatever arrays those are; so that every error grows into the next step."""
+    return [c * w - p[step] for c, w, p in zip(CURVATURE, parameters, PUSH, strict=True)]
 
 
 BATCH_NORM_SHAPES = {"dense": (8, 5), "image": (4, 3, 2, 6), "one_dimensional": (6, 7, 3)}
@@ -96,10 +76,7 @@ BATCH_NORM_STEPS = 4
 BATCH_NORM_SETTINGS = {"default": (0.9, 1e-5), "changed": (0.6, 1e-2)}
 """Decay of the running statistics and epsilon."""
 BATCH_NORM_CASES = {
-    f"{kind}/{name}/{dtype}": (kind, dtype, *setting)
-    for dtype in DTYPES
-    for kind in BATCH_NORM_SHAPES
-    for name, setting in BATCH_NORM_SETTINGS.items()
+    f"{kind}/{name}": (kind, *setting) for kind in BATCH_NORM_SHAPES for name, setting in BATCH_NORM_SETTINGS.items()
 }
 
 
@@ -115,16 +92,16 @@ class BatchNormData:
     running_variance: np.ndarray
 
 
-def batch_norm_data(kind, dtype):
+def batch_norm_data(kind):
     """Data with channels last, far from mean 0 and variance 1, scales and shifts included."""
     draw = np.random.default_rng(7)
     shape = BATCH_NORM_SHAPES[kind]
     channels = shape[-1]
     return BatchNormData(
-        x=draw.normal(1.5, 2.0, size=(BATCH_NORM_STEPS, *shape)).astype(dtype),
-        output_gradient=draw.normal(size=(BATCH_NORM_STEPS, *shape)).astype(dtype),
-        gamma=draw.uniform(0.5, 2.0, size=channels).astype(dtype),
-        beta=draw.normal(size=channels).astype(dtype),
-        running_mean=draw.normal(size=channels).astype(dtype),
-        running_variance=draw.uniform(0.5, 2.0, size=channels).astype(dtype),
+        x=draw.normal(1.5, 2.0, size=(BATCH_NORM_STEPS, *shape)),
+        output_gradient=draw.normal(size=(BATCH_NORM_STEPS, *shape)),
+        gamma=draw.uniform(0.5, 2.0, size=channels),
+        beta=draw.normal(size=channels),
+        running_mean=draw.normal(size=channels),
+        running_variance=draw.uniform(0.5, 2.0, size=channels),
     )

@@ -16,6 +16,7 @@ NODES = {"skypilot": ["aws-g4dn-xlarge", "aws-g4dn-12xlarge"]}  # of others: the
 # Words that a shell, YAML or a launcher could read otherwise.
 HOSTILE = ["a b", "it's", 'say "x"', "$(touch hit)", "`touch hit`", ";touch hit", "a&&touch hit", "$HOME", "*", "\\",
            "$$", "$$(HOME)", "1e-3", "0o17", "y", "no", "null", "~", "{a: b}", "# x", "- x", "ü", "-x"]  # fmt: skip
+UNSET = ['echo "[$NOT_SET_ANYWHERE]"']  # lines of a site that read a variable that is not set
 
 
 def own_site(folder, scheduler="local", *, name="ours", **values):

@@ -2,7 +2,7 @@
 
 import numpy as np
 import torch
-from rule_cases import BATCH_NORM_CASES, DTYPES, OPTIMIZER_CASES, STEPS, batch_norm_data, problem
+from rule_cases import BATCH_NORM_CASES, OPTIMIZER_CASES, START, STEPS, batch_norm_data, gradients
 
 CLASSES = {
     "sgd": torch.optim.SGD,
@@ -14,34 +14,32 @@ LAYERS = {"dense": torch.nn.BatchNorm1d, "image": torch.nn.BatchNorm2d, "one_dim
 
 
 def optimizers(results):
-    """Weights after each step and the slots at the end, for every case and dtype."""
-    for dtype in DTYPES:
-        data = problem(dtype)
-        for name, case in OPTIMIZER_CASES.items():
-            parameters = [torch.nn.Parameter(torch.from_numpy(start.copy())) for start in data.start]
-            optimizer = CLASSES[case.rule](parameters, lr=case.base_lr, **case.settings)
-            weights = []
-            for step, lr in enumerate(case.learning_rates()):
-                optimizer.param_groups[0]["lr"] = lr
-                gradients = data.gradients([parameter.detach().numpy() for parameter in parameters], step)
-                for parameter, gradient in zip(parameters, gradients, strict=True):
-                    parameter.grad = torch.from_numpy(gradient)
-                optimizer.step()
-                weights.append(np.concatenate([parameter.detach().numpy().ravel() for parameter in parameters]))
-            results[f"{name}/{dtype}/weights"] = np.stack(weights)
-            for index, parameter in enumerate(parameters):
-                for slot, value in optimizer.state[parameter].items():
-                    if slot == "step":
-                        assert int(value) == STEPS
-                    elif value is not None:
-                        results[f"{name}/{dtype}/slot/{index}/{slot}"] = value.numpy()
+    """Weights after each step and the slots at the end, for every case."""
+    for name, case in OPTIMIZER_CASES.items():
+        parameters = [torch.nn.Parameter(torch.from_numpy(start.copy())) for start in START]
+        optimizer = CLASSES[case.rule](parameters, lr=case.base_lr, **case.settings)
+        weights = []
+        for step, lr in enumerate(case.learning_rates()):
+            optimizer.param_groups[0]["lr"] = lr
+            of_step = gradients([parameter.detach().numpy() for parameter in parameters], step)
+            for parameter, gradient in zip(parameters, of_step, strict=True):
+                parameter.grad = torch.from_numpy(gradient)
+            optimizer.step()
+            weights.append(np.concatenate([parameter.detach().numpy().ravel() for parameter in parameters]))
+        results[f"{name}/weights"] = np.stack(weights)
+        for index, parameter in enumerate(parameters):
+            for slot, value in optimizer.state[parameter].items():
+                if slot == "step":
+                    assert int(value) == STEPS
+                elif value is not None:
+                    results[f"{name}/slot/{index}/{slot}"] = value.numpy()
 
 
 def batch_norm(results):
     """Outputs, gradients and running statistics of training steps, then an inference batch; channels last."""
-    for key, (kind, dtype, decay, eps) in BATCH_NORM_CASES.items():
-        data = batch_norm_data(kind, dtype)
-        layer = LAYERS[kind](data.gamma.size, momentum=1 - decay, eps=eps).to(getattr(torch, dtype))
+    for key, (kind, decay, eps) in BATCH_NORM_CASES.items():
+        data = batch_norm_data(kind)
+        layer = LAYERS[kind](data.gamma.size, momentum=1 - decay, eps=eps).double()
         with torch.no_grad():
             layer.weight.copy_(torch.from_numpy(data.gamma))
             layer.bias.copy_(torch.from_numpy(data.beta))

@@ -36,7 +36,7 @@ def main():
         os._exit(EXIT_CODE)
 
     comm = Communicator(rank=rank, size=size, local_rank=rank, local_size=size, controller="gloo", allgather=allgather)
-    config = FaultConfig(elastic=action == "drop", stall_seconds=1.0, on_stall=action)
+    config = FaultConfig(stall_seconds=1.0, on_stall=action)
     watch_module.TICK_SECONDS = 0.2
     watch = start_watch(config, comm=comm, end=end)
     assert watch

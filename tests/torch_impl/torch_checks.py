@@ -3,7 +3,6 @@
 import itertools
 import os
 import sys
-from dataclasses import replace
 from unittest import mock
 
 import numpy as np
@@ -11,16 +10,7 @@ import torch
 from fake_ranks import alone
 from frameworks import run_checks
 
-from common.config import (
-    Config,
-    DataConfig,
-    DeviceConfig,
-    ModelConfig,
-    OptimizerConfig,
-    ScheduleConfig,
-    TrainingConfig,
-    config_from_dict,
-)
+from common.config import DeviceConfig, config_from_dict
 from common.measurement.timing import Phases
 from common.training.run_setup import prepare_run
 from common.training.schedule import learning_rates
@@ -40,7 +30,11 @@ RULES = {
     "rmsprop": (torch.optim.RMSprop, {"alpha": 0.99, "eps": 1e-8}),
 }
 
-SMALL = TrainingConfig(batch_size=4)
+
+def setup_of(dataset, **settings):
+    """Return a run of small batches of synthetic images."""
+    settings |= {"data": {"dataset": f"synthetic:{dataset}"}, "training": {"batch_size": 4}}
+    return prepare_run(config_from_dict(settings), size=1)
 
 
 def updated(rule, *, ours):
@@ -48,7 +42,7 @@ def updated(rule, *, ours):
     torch.manual_seed(1)
     model = torch.nn.Linear(5, 3)
     if ours:
-        config = replace(Config(), optimizer=OptimizerConfig(optimizer=rule, weight_decay=0.125))
+        config = config_from_dict({"optimizer": {"optimizer": rule, "weight_decay": 0.125}})
         optimizer = build_optimizer(model, config, learning_rates=np.array([0.01]))
     else:
         kind, settings = RULES[rule]
@@ -99,9 +93,7 @@ def check_settings_of_gpus_reach_pytorch(folder):
 def check_batches_are_pinned_in_the_layout_in_which_they_go_to_the_gpu(folder):
     formats = {True: torch.channels_last, False: torch.contiguous_format}
     for channels, is_last in itertools.product((1, 3), formats):
-        data = DataConfig(dataset=f"synthetic:20x28x32x{channels}x3")
-        device = DeviceConfig(channels_last=is_last, pinned_memory=True)
-        setup = prepare_run(Config(data=data, device=device, training=SMALL), size=1)
+        setup = setup_of(f"20x28x32x{channels}x3", device={"channels_last": is_last, "pinned_memory": True})
         batches = ShardedData(setup, comm=alone(), device=torch.device("cuda"))
         batches.device = torch.device("cpu")
         pinned = []
@@ -113,10 +105,8 @@ def check_batches_are_pinned_in_the_layout_in_which_they_go_to_the_gpu(folder):
 
 def check_what_layers_make_of_images_keeps_their_layout(folder):
     """The weights need not have it: Horovod exchanges contiguous gradients only."""
-    for name, shape in (("simplecnn", (32, 32, 3)), ("resnet34", (32, 32, 3)), ("cnn", (28, 28, 1))):
-        height, width, channels = shape
-        data = DataConfig(dataset=f"synthetic:8x{height}x{width}x{channels}x10")
-        setup = prepare_run(Config(data=data, model=ModelConfig(model=name), training=SMALL), size=1)
+    for name, shape in (("simplecnn", "32x32x3"), ("resnet34", "32x32x3"), ("cnn", "28x28x1")):
+        setup = setup_of(f"8x{shape}x10", model={"model": name})
         model, kept = build_model(setup.spec, setup.config.model), []
         for module in model.modules():
             module.register_forward_hook(
@@ -153,12 +143,8 @@ def rates_of_pytorch(*, decay, size, warmup_steps):
 
 def check_learning_rates_are_those_of_pytorchs_schedulers(folder):
     for decay, size, warmup_steps in (("cosine", 4, 8), ("step", 4, 8), ("cosine", 2, 20)):
-        schedule = ScheduleConfig(
-            warmup_epochs=warmup_steps / STEPS_PER_EPOCH,
-            decay=decay,
-            decay_epochs=DECAY_STEPS / STEPS_PER_EPOCH,
-            decay_factor=0.1,
-        )
+        epochs = {"warmup_epochs": warmup_steps / STEPS_PER_EPOCH, "decay_epochs": DECAY_STEPS / STEPS_PER_EPOCH}
+        schedule = config_from_dict({"schedule": {"decay": decay, "decay_factor": 0.1, **epochs}}).schedule
         ours = learning_rates(schedule, base=BASE, size=size, steps=STEPS, steps_per_epoch=STEPS_PER_EPOCH)
         theirs = rates_of_pytorch(decay=decay, size=size, warmup_steps=warmup_steps)
         np.testing.assert_allclose(ours, theirs, rtol=1e-12, err_msg=decay)
@@ -166,8 +152,7 @@ def check_learning_rates_are_those_of_pytorchs_schedulers(folder):
 
 def check_nothing_is_left_of_a_rehearsal(folder):
     """With float16, which runs have on GPUs only, and BatchNorm; before the first update and after some."""
-    settings = {"model": {"model": "resnet34"}, "training": {"batch_size": 4}, "device": {"mixed_precision": "float16"}}
-    setup = prepare_run(config_from_dict({"data": {"dataset": "synthetic:60x17x17x1x3"}, **settings}), size=1)
+    setup = setup_of("60x17x17x1x3", model={"model": "resnet34"}, device={"mixed_precision": "float16"})
     model = build_model(setup.spec, setup.config.model)
     optimizer = build_optimizer(model, setup.config, learning_rates=RATES)
     state = TrainingState(model, optimizer, spec=setup.spec, config=setup.config)

@@ -130,8 +130,8 @@ def startup_statements(startups: Startups) -> list[str]:
     if seconds[longest] < (1 + NEAR) * seconds[shortest]:
         return []
     return [
-        f"Starting takes shortest, {seconds[shortest]:.1f} s, on {shortest}. "
-        f"It takes longest, {seconds[longest]:.1f} s, on {longest}."
+        f"Fastest start: {seconds[shortest]:.1f} s, on {shortest}. "
+        f"Slowest start: {seconds[longest]:.1f} s, on {longest}."
     ]
 
 

@@ -149,15 +149,15 @@ def _advice(place: Place, *, margin: float) -> str:
         chance, accuracy = chance_of(best.cell), median_of(best.cell.results("accuracy").values())
         if chance and accuracy is not None and is_guess(accuracy, chance=chance):
             return f"{name} is {factor}, but neither has learned: both guess."
-        return f"take {name}, {factor} at the same accuracy."
-    words = f"take allreduce: nothing is shown to be faster at the same accuracy, to within {100 * margin:g} points."
+        return f"use {name}, {factor} at the same accuracy."
+    words = f"use allreduce: no other way is measurably faster at the same accuracy, to within {100 * margin:g} points."
     if not faster:
         return words
     best = min(faster, key=_ratio)
-    return f"{words[:-1]}; {best.strategy} is faster, its accuracy {_ACCURACY[best.equivalence]}."
+    return f"{words[:-1]}; {best.strategy} is faster, but its accuracy {_ACCURACY[best.equivalence]}."
 
 
-_ACCURACY = {"different": "another", "not shown": "not shown to be the same", "same": "the same"}
+_ACCURACY = {"different": "differs", "not shown": "is not shown to be the same", "same": "is the same"}
 
 
 def _ratio(way: Way) -> float:

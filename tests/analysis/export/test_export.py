@@ -95,20 +95,14 @@ def test_a_row_per_run_has_settings_totals_and_units(runs, tmp_path):
     run = frame.loc["001"]
     assert run[["framework", "np", "seed", "global_batch", "target_accuracy"]].tolist() == ["torch", 2, 1, 60, 0.7]
     assert run[["training_seconds", "test_accuracy", "epochs_to_target"]].tolist() == [90.0, 0.8, 3]
-    assert run[["training_samples", "test_samples", "threads_per_rank"]].tolist() == [120, 1000, 1]
     assert run["folder"] == str(runs / "a" / "001") and pd.isna(run["energy_joules"])
     assert frame.index.tolist() == ["001", "'=2+3"], "a spreadsheet must not run the second"
-    types = frame.dtypes
-    assert types[["np", "seed", "steps"]].tolist() == ["int64"] * 3
-    assert types[["timed", "gray"]].tolist() == ["bool"] * 2
-    assert types[["training_seconds", "learning_rate"]].tolist() == ["float64"] * 2
 
 
 def test_a_row_per_epoch_and_per_part_of_a_step(runs, tmp_path):
     frame = pd.read_csv(table(runs, tmp_path / "epochs.csv", "--of", "epochs"))
     assert frame["epoch"].tolist() == [1, 2, 3, 1, 2, 3]
     assert frame["validation_accuracy"].tolist()[1:3] == [0.5, 0.75] and frame["validation_accuracy"].isna().sum() == 4
-    assert frame["seed"].tolist() == [1] * 3 + [2] * 3 and frame["training_seconds"].tolist()[:3] == [30.0] * 3
     frame = pd.read_csv(table(runs, tmp_path / "parts.csv", "--of", "parts"))
     assert frame["part"].tolist() == list(PARTS) and set(frame["framework"]) == {"keras"}
     assert set(frame["part_seconds"]) == {0.1} and set(frame["slowest_rank_part_seconds"]) == {0.15}

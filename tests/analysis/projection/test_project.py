@@ -1,12 +1,10 @@
 """What a step computes and moves, and projections of its time: by hand, their intervals, ratios of two devices."""
 
 import math
-from dataclasses import replace
 
 import pytest
 from made_steps import MACHINE, PEAKS
 
-from analysis.projection.peaks import Peaks, peaks_of
 from analysis.projection.project import project
 from analysis.projection.ratio import speed_ratio
 from analysis.projection.work import Operation, step_operations
@@ -133,17 +131,3 @@ def test_ratios_lie_between_overhead_compute_and_memory(study):
     # Compute alone: tensor cores against FP32, less some overhead; memory alone: half the bytes at 900 GB/s.
     mixed = ratio("resnet34", image=(3, 224, 224), dtype="float16")
     assert 20 < mixed.high <= 125 / 4.8 and MEMORY < mixed.low <= 2 * MEMORY
-
-
-def test_tensor_cores_count_in_mixed_precision_where_there_are_some(study):
-    assert peaks_of(V100, dtype="float16").flops_per_second == 125e12
-    assert peaks_of(M60, dtype="float16") == peaks_of(M60)
-    for dtype in ("float16", "bfloat16"):
-        assert projected(study, dtype=dtype).parts["forward"] < projected(study).parts["forward"]
-
-
-def test_threads_of_a_processor_cost_time_to_wake(study):
-    one = Peaks(device="x", threads=1, flops_per_second=1e12, bytes_per_second=1e11)
-    found = [projected(study, replace(one, threads=threads)).parts["overhead"] for threads in (1, 2, 16)]
-    each = found[1] - found[0]
-    assert each > 0 and found[2] - found[0] == pytest.approx(4 * each) and math.isfinite(each)

@@ -3,13 +3,13 @@
 import json
 
 import pytest
-from builders import make_environment, make_status, make_trace, make_world, write_finished_run
+from builders import make_environment, make_trace, make_world, write_finished_run
 
 from analysis.__main__ import main
 from analysis.questions.compare import find
 from analysis.runs.published import published_runs
 from analysis.runs.reading import load_runs
-from common.run_folder.records import Hashes, NotRecorded, now
+from common.run_folder.records import NotRecorded
 
 
 def shown_by(capsys, *folders):
@@ -36,27 +36,9 @@ def test_the_same_experiment_twice(tmp_path, capsys):
     ]
     rows = {row["result"]: list(row.values())[1:] for row in results}
     assert rows["training, s"] == [100.0, 80.0, pytest.approx(0.8), None]
-    assert rows["training + validation + test, s"] == [105.0, 85.0, pytest.approx(85 / 105), None]
     assert rows["images/s"] == [pytest.approx(3.6), 4.5, pytest.approx(1.25), None]
     assert rows["test accuracy, %"] == [90, pytest.approx(92.5), None, pytest.approx(2.5)]
     assert rows["epochs"] == [3, 3, None, 0]
-    assert "energy, J" not in rows and "waiting for data, s (part of training)" not in rows
-    assert main(["compare", str(first), str(second), "--strict"]) == 0
-
-
-@pytest.mark.parametrize(
-    ("changes", "flag"),
-    [
-        ({"world": {"at_once": 2}}, "1 and 2 runs were made at once, their times are not to be compared"),
-        (
-            {"environment": make_environment(variables={"HOROVOD_CYCLE_TIME": "5"})},
-            "tuning variables differ: none and HOROVOD_CYCLE_TIME 5",
-        ),
-    ],
-)
-def test_times_of_runs_that_were_made_otherwise_are_not_compared(changes, flag, tmp_path, capsys):
-    first = write_finished_run(tmp_path / "first", world={"at_once": 1})
-    assert shown_by(capsys, first, write_finished_run(tmp_path / "second", **changes))["flags"] == [flag]
 
 
 def test_all_that_differs_is_shown(tmp_path, capsys):
@@ -75,25 +57,16 @@ def test_all_that_differs_is_shown(tmp_path, capsys):
     rows = {(row["subject"], row["what"]): (row["first"], row["second"]) for row in found["tables"][0]["rows"]}
     expected = {
         ("settings", "optimizer.momentum"): ("0.9", "0.5"),
-        ("settings", "training.seed"): ("1", "2"),
-        ("settings", "device.channels_last"): ("True", "False"),
-        ("site", "site"): ("local", "cte-power"),
         ("ranks", "controller"): ("none", "gloo"),
         ("ranks", "devices"): ("cpu", "cuda:0 cuda:1"),
         ("ranks", "pinned_memory"): ("not recorded: not applicable: an example", "True"),
-        ("machine", "processor"): ("example", "other"),
         ("versions", "packages.torch"): ("absent", "2.5"),
-        ("versions", "packages.numpy"): ("2.0", "absent"),
-        ("source", "source_revision"): ("unknown", "abc"),
         ("variables", "variables.OMP_NUM_THREADS"): ("absent", "2"),
     }
     assert expected.items() <= rows.items()
-    assert not any("orte" in what or what == "command" for _, what in rows)
-    assert not any(what.startswith("data.") for _, what in rows)  # they are the same
+    assert not any("orte" in what or what == "command" or what.startswith("data.") for _, what in rows)
     assert "not the same experiment, or not shown to be: the first weights differ: first1 and first2" in found["answer"]
     assert "optimizer.momentum differs: 0.9 and 0.5" in found["flags"]
-    assert main(["compare", str(first), str(second), "--strict"]) == 2
-    assert "first weights differ" in capsys.readouterr().err
 
 
 def test_what_one_did_not_record_is_one_difference(tmp_path, capsys):
@@ -118,29 +91,10 @@ def test_metered_runs_show_energy_and_no_comparable_time(tmp_path, capsys):
     assert any("is metered, its times are not to be compared" in flag for flag in found["flags"])
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"seconds": 0.0}, "Their times cannot be compared: one is not known, or 0."),
-        ({"totals": {"test_accuracy": float("nan")}}, "times the 100.00 s of the first."),
-        ({"totals": NotRecorded("lost")}, "Their times cannot be compared"),
-        ({"status": make_status(state="failed", ended_at=now())}, "is failed, not finished"),
-        ({"hashes": Hashes(initial_weights="first1", sample_order="x")}, "order of the samples differ: order1 and x"),
-    ],
-)
-def test_what_is_missing_or_wrong_is_reported(tmp_path, capsys, changes, words):
-    second = write_finished_run(tmp_path / "second", **changes)
-    assert words in shown_by(capsys, write_finished_run(tmp_path / "first"), second)["answer"]
-
-
 def test_the_plot_has_both_runs_and_without_epochs_there_is_a_note(tmp_path):
     folders = [write_finished_run(tmp_path / name) for name in ("first", "second")]
     (plot,) = find(load_runs(folders)).plots
-    loss, accuracy = plot.figure.axes
-    assert [line.get_ydata().tolist() for line in loss.lines] == [[1.0, 0.5, 1 / 3]] * 2
-    assert [line.get_ydata().tolist() for line in accuracy.lines] == [[50.0, 50.0, 50.0]] * 2
-    assert accuracy.get_ylabel() == "training accuracy, %"
-    assert len({line.get_linestyle() for line in loss.lines}) == 2  # of one framework, and distinguishable
+    assert [line.get_ydata().tolist() for line in plot.figure.axes[0].lines] == [[1.0, 0.5, 1 / 3]] * 2
     assert len(plot.data.rows) == 12
     for folder in folders:
         (folder / "epochs.jsonl").write_text("")

@@ -2,38 +2,25 @@
 
 import io
 import re
+from dataclasses import replace
 
-from builders import make_record, make_status
+from builders import SAMPLE, make_status, make_trace, write_finished_run
 
 from analysis.__main__ import main
-from common.config import Config, config_from_dict
-from common.measurement.energy import EnergyRecord, EnergyTotals
-from common.measurement.interference import Interference
 from common.run_folder.experiment_status import ExperimentStatus, PlannedRunStatus, status_as_json
-from common.run_folder.records import RunWriter, Totals
 
 
-def add_run(folder, *, joules=(), seconds=2.0, state="finished"):
-    """Write a run with 100 MB and 250 MB on its two ranks; `joules`: of its used devices, all take twice that; 10 s."""
-    isolation = Interference(load_average_before=[0.1], other_processes_before=[], throttled_cores=None,
-                          peak_memory_bytes=[100_000_000, 250_000_000], peak_device_memory_bytes=[None, None],
-                          busy_cores=[0.5, 1.5])  # fmt: skip
-    totals = Totals(epochs=1, steps=2, startup_seconds=1.0, training_seconds=seconds, validation_seconds=0.0,
-                    test_seconds=0.1, images_per_second=1000 / seconds, test_loss=0.3, test_accuracy=0.9)  # fmt: skip
-    config = config_from_dict({"energy": {"energy": bool(joules)}}, base=Config())
-    energy = EnergyRecord(
-        interval_seconds=0.5, counted_phases=["training"], seconds=10.0, seconds_by_phase={"training": 10.0},
-        devices=[], used_devices=totals_of(*joules), all_devices=totals_of(*(one and 2 * one for one in joules)),
-    ) if joules else None  # fmt: skip
-    record = make_record(config=config, status=make_status(), isolation=isolation, totals=totals, energy=energy)
-    RunWriter.create(folder, record).end(state)
-
-
-def totals_of(joules):
-    """Return the energy of devices; None: it was not measured."""
-    edp, ed2p = (None if joules is None else joules * 10**power for power in (1, 2))
-    return EnergyTotals(complete=joules is not None, joules=joules, joules_by_phase={}, joules_above_idle=None,
-                        edp_joule_seconds=edp, ed2p_joule_square_seconds=ed2p)  # fmt: skip
+def add_run(folder, *, joules=None, **changes):
+    """Write a run; `joules`: of its used devices in 10 s, an idle GPU takes as much; 0: nothing was measured."""
+    traces = None
+    if joules is not None:
+        watts = {device: {"training": joules / 10} for device in ("cpu0", "gpu0") if joules}
+        traces = [make_trace({"training": 10}, watts, not_measured={} if joules else {"cpu0": "no counter"})]
+    write_finished_run(
+        folder, traces=traces, used_gpus={"node0": []}, settings={"energy": {"energy": joules is not None}},
+        isolation=replace(SAMPLE.record.isolation, peak_memory_bytes=[100_000_000, 250_000_000], busy_cores=[0.5, 1.5]),
+        **changes,
+    )  # fmt: skip
 
 
 def columns(shown, cell):
@@ -42,14 +29,14 @@ def columns(shown, cell):
 
 
 def test_medians_of_each_cell_and_failed_runs(tmp_path, capsys):
-    """Medians of 1, 2 and 4 s, and of 1000, 500 and 250 images/s; the metered run counts for accuracy alone."""
+    """Medians of 1, 2 and 4 s, and of 360, 180 and 90 images/s; the metered run counts for accuracy alone."""
     for number, seconds in enumerate((1.0, 2.0, 4.0), 1):
         add_run(tmp_path / f"a-r{number}", seconds=seconds)
-    add_run(tmp_path / "a-r4", seconds=90.0, joules=[5.0])
-    add_run(tmp_path / "b-r1", state="failed")
+    add_run(tmp_path / "a-r4", seconds=90.0, joules=5.0)
+    add_run(tmp_path / "b-r1", status=make_status(state="failed"))
     assert main(["experiment", str(tmp_path)]) == 0
     shown = capsys.readouterr().out
-    assert columns(shown, "a")[0] == ["a", "4/4", "2.0", "500", "0.9000", "175", "1.00"]
+    assert columns(shown, "a")[0] == ["a", "4/4", "2.0", "180", "0.9000", "175", "1.00"]
     assert columns(shown, "b")[0] == ["b", "0/1", "1 failed"]
     assert "4 of 5 runs finished.\n" in shown and "flag: failed: b-r1: failed" in shown
 
@@ -79,10 +66,10 @@ def test_planned_runs_without_folder_are_counted(tmp_path, capsys, monkeypatch):
 
 def test_energy_of_metered_runs_is_a_ratio_to_a_base(tmp_path, capsys):
     """Joules, and so products, given to each run by hand: means 40 and 80 J, 10 s each; one cell not measured."""
-    joules = {"a": [10.0, 30.0, 80.0], "b": [60.0, 60.0, 120.0], "none": [None] * 3}
+    joules = {"a": [10.0, 30.0, 80.0], "b": [60.0, 60.0, 120.0], "none": [0.0] * 3}
     for cell, values in joules.items():
         for number, value in enumerate(values, 1):
-            add_run(tmp_path / f"{cell}-r{number}", joules=[value])
+            add_run(tmp_path / f"{cell}-r{number}", joules=value)
 
     def shown(*arguments):
         assert main(["experiment", str(tmp_path), *arguments]) == 0

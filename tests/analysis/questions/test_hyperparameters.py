@@ -1,81 +1,10 @@
-"""`python -m analysis hyperparameters`: which runs form a study, the answer, and the plots."""
+"""`python -m analysis hyperparameters`: which runs form a study."""
 
-import json
 from dataclasses import replace
-from pathlib import Path
 
-import pytest
-from analysis_builders import made_run, made_runs, rows_of, said, select, write_made
-from question_cases import case_in, cases_in, check_case, selection_of
+from analysis_builders import made_runs, select
 
-from analysis.__main__ import main
 from analysis.questions.hyperparameters.command import find
-from common.run_folder.records import NotRecorded
-
-CASES = Path(__file__).with_name("hyperparameters.toml")
-
-
-@pytest.mark.parametrize("case", cases_in(CASES))
-def test_what_is_found(case, plots):
-    check_case(case, find)
-
-
-def plots_of(case):
-    """Return the plots of the case of this name."""
-    return find(selection_of(case_in(CASES, case))).plots
-
-
-def test_panels_are_resolutions_and_lines_are_batches():
-    accuracy, time = plots_of("fastest, most accurate and collapsed, as in the thesis")
-    small, large = accuracy.figure.axes
-    assert [ax.get_title() for ax in (small, large)] == ["PyTorch, 148x112", "PyTorch, 295x222"]
-    assert [len(ax.get_lines()) for ax in (small, large)] == [2, 2]
-    assert large.get_lines()[0].get_ydata() == pytest.approx([30.0, 77.0, 11.6])
-    assert [text.get_text() for text in accuracy.figure.legends[0].get_texts()] == [
-        "batch 72", "batch 96", "batch 128", "batch 256",
-    ]  # fmt: skip
-    # The same batch looks the same in every panel, so the third batch is the first line of the small images.
-    assert small.get_lines()[0].get_color() != large.get_lines()[0].get_color()
-    assert [ax.get_title() for ax in time.figure.axes] == ["148x112", "295x222"]
-    assert len(accuracy.data.rows) == 12 and len(time.data.rows) == 4
-    median = plots_of("several runs are one trial with their median")[0].figure.axes[0]
-    assert len(median.get_lines()) == 3 + 1 + 1  # runs, their median, the other's
-    assert [plot.name for plot in plots_of("the share of validation samples")] == ["hyperparameters-validation"]
-
-
-def test_both_frameworks_share_a_picture():
-    runs = [
-        made_runs(f"{framework}{batch}", seconds=[1.0, 2.0], framework=framework, global_batch=batch)
-        for framework in ("torch", "keras")
-        for batch in (32, 64)
-    ]
-    found = find(select(*runs))
-    (time,) = found.plots  # without validation there are no curves, and a note reports it
-    assert [text.get_text() for text in time.figure.legends[0].get_texts()] == ["PyTorch", "Keras"]
-    assert any("no accuracy curve" in note for note in found.notes)
-    assert "(90.0 %)" in found.answer
-
-
-def test_runs_whose_share_is_not_recorded_are_listed_by_name():
-    unknown = dict.fromkeys(("data", "config", "hashes"), NotRecorded("an example"))
-    found = find(select([made_run(name, seconds=20.0, validation=3.0, **unknown) for name in ("ten", "one")]))
-    assert [row["validation samples"] for row in rows_of(found, "Time by the share")] == ["ten", "one"]
-    assert "not recorded: they are listed by name" in said(found)
-
-
-# The command
-
-
-def test_the_command_shows_and_refuses_with_strict(tmp_path, capsys):
-    runs = [made_run(f"batch{batch}", seconds=3.0, global_batch=batch, curve=[0.4, 0.8]) for batch in (32, 64)]
-    write_made(tmp_path / "runs", runs)
-    arguments = ["hyperparameters", str(tmp_path / "runs"), "--format", "json", "--plots", str(tmp_path / "plots")]
-    assert main(arguments) == 0
-    shown = json.loads(capsys.readouterr().out)
-    assert [row["batch"] for row in shown["tables"][0]["rows"]] == [32, 64]
-    assert len(list((tmp_path / "plots").glob("hyperparameters-*.png"))) == 2
-    assert main([*arguments, "--strict"]) == 2
-    assert "one timed run alone shows nothing" in capsys.readouterr().err
 
 
 def test_resolutions_of_prepared_data_are_a_sweep():

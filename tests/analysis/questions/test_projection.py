@@ -6,7 +6,6 @@ import pytest
 from analysis_builders import rows_of
 from made_steps import MACHINE, PEAKS, made_steps
 
-from analysis.__main__ import main
 from analysis.projection.project import project
 from analysis.projection.study import read_study, study_of
 from analysis.questions.projection.command import find
@@ -56,15 +55,6 @@ def test_published_times_are_projected_with_their_settings():
         low, high = (float(edge.replace(",", "")) for edge in row["interval"].split(" to "))
         assert row["inside"] == ("yes" if low <= row["published, s"] <= high else "no"), row
     # The one time of the CPU is that of everything; what stands alone contains validation.
-    assert rows["thesis-cpu"]["phases"] == "training + validation + test"
-    assert rows["thesis-hybrid-gpu1"]["phases"] == "training + validation"
     notes = " ".join(shipped.notes)
     assert "not projected: no time is stated: notebook-cpu, notebook-gpu" in notes
     assert "not projected: pydtnn was not measured here: pydtnn-mnist" in notes
-    assert any("never measured, all GPUs among them" in note and "assumption" in note for note in shipped.notes)
-
-
-def test_the_command_shows_the_study_and_writes_the_figure(tmp_path, capsys):
-    assert main(["projection", "--plots", str(tmp_path)]) == 0
-    assert read_study().machine in capsys.readouterr().out
-    assert (tmp_path / "projection.png").is_file()

@@ -1,20 +1,10 @@
 """The figures of the notebook for any runs: times of epochs; mean epoch, test and total."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 from analysis_builders import select, study
-from builders import write_finished_run
-from question_cases import cases_in, check_case
 
-from analysis.__main__ import main
 from analysis.questions.times import find
-
-
-@pytest.mark.parametrize("case", cases_in(Path(__file__).with_name("times.toml")))
-def test_what_is_found(case, plots):
-    check_case(case, find)
 
 
 def test_lines_of_runs_and_their_median_are_drawn_by_epoch(plots):
@@ -32,12 +22,3 @@ def test_lines_of_runs_and_their_median_are_drawn_by_epoch(plots):
 def test_far_apart_is_logarithmic(longest, scale, plots):
     epochs, totals = find(select(study(seconds=[6.0, longest]))).plots
     assert epochs.figure.axes[0].get_yscale() == totals.figure.axes[0].get_xscale() == scale
-
-
-def test_of_many_cells_the_first_are_drawn(tmp_path, capsys, plots):
-    for np_ in range(1, 15):
-        write_finished_run(tmp_path / "runs" / f"np{np_}", np=np_)
-    assert main(["times", str(tmp_path / "runs"), "--plots", str(tmp_path / "plots")]) == 0
-    printed = capsys.readouterr().out
-    assert "epoch times are drawn for the first 12 of 14 cells" in printed
-    assert {file.name for file in (tmp_path / "plots").glob("*.png")} == {"times-epochs.png", "times-totals.png"}

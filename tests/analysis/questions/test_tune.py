@@ -1,21 +1,15 @@
-"""`python -m analysis tune`: what is taken, the recipe as trainers read it, and how `frameworks` pairs such runs."""
+"""`python -m analysis tune`: the recipe as trainers read it."""
 
 from pathlib import Path
 
 import pytest
-from question_cases import case_in, cases_in, check_case, selection_of
+from question_cases import case_in, selection_of
 
-from analysis.questions import frameworks
 from analysis.questions.tune import find
 from common.config import Config, parse_command_line
 from common.errors import UserError
 
 CASES = Path(__file__).with_name("tune.toml")
-
-
-@pytest.mark.parametrize("case", cases_in(CASES))
-def test_what_is_found(case):
-    check_case(case, find)
 
 
 def recipe_of(case, file):
@@ -39,8 +33,3 @@ def test_what_is_shown_to_be_faster_becomes_a_recipe(tmp_path):
     assert recipe_of("what was tried together stays", tmp_path / "together.toml").device.gradient_groups == "2"
     few = recipe_of("too few runs", tmp_path / "few.toml")
     assert few.model.tuned and few.device == Config().device
-
-
-@pytest.mark.parametrize("case", cases_in(Path(__file__).with_name("frameworks.toml")))
-def test_frameworks_pairs_runs_of_the_same_settings_of_speed(case, plots):
-    check_case(case, frameworks.find)

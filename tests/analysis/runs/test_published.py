@@ -16,13 +16,7 @@ from analysis.questions.energy import command as energy
 from analysis.questions.hyperparameters import command as hyperparameters
 from analysis.questions.scaling import command as scaling
 from analysis.runs.cells import cells_of
-from analysis.runs.published import (
-    PUBLISHED_FILE,
-    published_claims,
-    published_results,
-    published_runs,
-    read_published,
-)
+from analysis.runs.published import PUBLISHED_FILE, published_claims, published_results, published_runs, read_published
 from analysis.runs.table import select
 from common.errors import UserError
 
@@ -43,20 +37,16 @@ def test_the_figures_of_the_documents_and_what_they_omit():
     """Digits as printed in the sources."""
     named = {run.name: run for run in select(published_runs(SOURCES)).rows}
     gpu = named["thesis-gpu1"]
-    seconds = (gpu.training_seconds, gpu.validation_seconds, gpu.test_seconds, gpu.total_seconds)
-    assert seconds == pytest.approx((6008.01, 566.04, 33.69, 6607.74))
+    assert (gpu.training_seconds, gpu.total_seconds) == pytest.approx((6008.01, 6607.74))
     assert (gpu.accuracy, gpu.np, gpu.global_batch, gpu.image_size, gpu.device) == (0.80, 1, 128, "197x148", "gpu")
     assert named["notebook-cpu"].accuracy == 0.9826 and named["notebook-cpu"].test_loss == 0.0539
     other = named["pydtnn-mnist"]
-    assert (other.framework, other.np, other.global_batch) == ("pydtnn", 12, 768)
-    assert other.images_per_second == 32_712.78 and other.training_seconds == 18.34
-    assert other.recorded_epochs == 10 and other.last_validation_accuracy == 0.9931
+    assert (other.framework, other.np, other.global_batch, other.training_seconds) == ("pydtnn", 12, 768, 18.34)
     energy = named["thesis-gpu2-energy"].record.energy
     assert energy.used_devices.joules == pytest.approx(1_150_358.15, abs=0.01) and energy.seconds == 3730.5
     run = named["notebook-gpu"]
     assert math.isnan(run.training_seconds) and math.isnan(run.images_per_second)
     assert run.seed is None and run.config is None
-    assert named["thesis-validation1percent"].data_set == "unknown"
 
 
 def test_every_result_has_a_place_and_a_name_and_a_cell_of_its_own():
@@ -124,9 +114,7 @@ def test_tables_and_flags_say_published_where_they_are_asked_for(runs, capsys):
     (row,) = [row for row in times if row["training, s"] == 3048.93]
     assert row["model, data set, np"].endswith("published") and row["n"] == 1
     assert row["95 % interval"] is None, "a mean has no interval here"
-    assert any("cnn, mnist, np 1" in row["model, data set, np"] for row in times), "one's own beside them"
     assert any("nobody can check" in flag for flag in found["flags"])
-    assert any("n = 10" in note or "mean of 10 runs" in note for note in found["notes"])
     assert not any("pydtnn" in note for note in found["notes"])
     assert main(["frameworks", str(runs)]) == 0
     assert "published" not in capsys.readouterr().out
@@ -143,27 +131,17 @@ def fills_of(plot):
     return fills
 
 
-def measured_runs():
-    """Return runs of which every command draws something: of two sites, batches, numbers of ranks, shares, metered."""
-    measured = {"seconds": [5.0, 5.5, 6.0], "accuracies": [0.3, 0.5, 0.7]}
-    sites = ("cte-power", "aws-p3-8xlarge")
-    yield from (study(f"{site}{np}", np=np, site=site, **measured) for site in sites for np in (1, 2))
-    yield from (study(f"batch{size}", batch=size, **measured) for size in (60, 120))
-    trace = make_trace({"training": 10}, {"cpu0": {"training": 50.0}})
-    yield study("metered", first=4, traces=[trace], **measured)
-
-
 @pytest.mark.parametrize("question", [frameworks, clouds, scaling, energy, hyperparameters, times])
 def test_points_of_published_figures_are_hollow_and_measured_ones_are_not(question, plots):
     published = question.find(select(published_runs(SOURCES))).plots
-    for plot in published:
-        assert fills_of(plot)[False] <= {"hollow"}, plot.name
-    assert any(fills_of(plot)[False] for plot in published)
-    measured = question.find(select([run for group in measured_runs() for run in group])).plots
-    for plot in measured:
-        assert fills_of(plot)[False] <= {"full"}, plot.name
-    assert any(fills_of(plot)[False] for plot in measured)
-    assert {plot.name.rstrip("-2345") for plot in measured} >= {plot.name.rstrip("-2345") for plot in published}
+    assert {fill for plot in published for fill in fills_of(plot)[False]} == {"hollow"}
+    trace = make_trace({"training": 10}, {"cpu0": {"training": 50.0}})
+    runs = [study(f"np{np}", np=np, batch=batch, seconds=[5.0, 5.5, 6.0], accuracies=[0.3, 0.5, 0.7])
+            for np, batch in ((1, 30), (2, 30), (1, 60))]  # fmt: skip
+    measured = question.find(
+        select([run for group in (*runs, study("metered", traces=[trace])) for run in group])
+    ).plots
+    assert {fill for plot in measured for fill in fills_of(plot)[False]} == {"full"}
 
 
 def claims(capsys, runs):
@@ -187,7 +165,5 @@ def test_the_report_has_them(runs, tmp_path):
     output = tmp_path / "report.html"
     assert main(["report", str(runs), "--published", "article", "pydtnn", "-o", str(output)]) == 0
     text = output.read_text()
-    assert "From the sources article and pydtnn; they cannot be checked." in text
+    assert "From the sources article and pydtnn; they cannot be checked." in text and "thesis-gpu1" not in text
     assert "almost 7 times" in text and "simplecnn, mnist, np 12, published" in text
-    assert f"python -m analysis report {runs} --published article pydtnn" in text
-    assert "thesis-gpu1" not in text

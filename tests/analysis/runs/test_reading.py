@@ -19,7 +19,7 @@ from analysis.runs import folders, reading
 from analysis.runs.reading import load_runs
 from analysis.runs.table import curve, runs_in, runs_to
 from common.errors import UserError
-from common.run_folder.records import EPOCHS_FILE, RUN_FILE, NotRecorded, write_epochs
+from common.run_folder.records import EPOCHS_FILE, NotRecorded, write_epochs
 from common.utils import workers
 
 
@@ -40,18 +40,6 @@ def test_runs_are_found_once_in_the_order_of_their_numbers_with_reruns_aside(tmp
     assert selection.runs["folder"][1] == Path("study/run-r2"), "as it was named first"
     assert selection.left_out == ["left out: no run.json in empty"]
     assert len(load_runs([tmp_path, study / "run-r2-verify"]).runs) == 4, "reruns too, if they are named"
-
-
-@pytest.mark.parametrize("command", ["frameworks", "check"])
-def test_a_damaged_folder_is_left_out_and_flagged_and_refused_with_strict(tmp_path, capsys, command):
-    write_study(tmp_path, seconds=[5.0, 6.0, 7.0])
-    (tmp_path / "run-r3" / RUN_FILE).write_text("{")
-    selection = load_runs([tmp_path])
-    assert selection.runs["name"].tolist() == ["run-r1", "run-r2"]
-    assert main([command, str(tmp_path)]) == 0
-    assert f"flag: {selection.left_out[0]}" in capsys.readouterr().out
-    assert main([command, str(tmp_path), "--strict"]) == 2
-    assert "run-r3" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", [b"caf\xe9", b"red\x1b[31m", b"two\nlines"])

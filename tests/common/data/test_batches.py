@@ -1,6 +1,5 @@
 """Batches: the right samples, exact normalization, and a prefetch that loses no item and ends its thread."""
 
-import itertools
 import threading
 
 import numpy as np
@@ -142,11 +141,4 @@ def test_prefetch_yields_all_in_order_makes_depth_items_ahead_and_ends_its_threa
         wait_until(lambda ahead=ahead: len(made) >= ahead)
         assert len(made) == ahead
     assert list(batches) == []
-    assert not prefetch_threads()
-
-
-def test_prefetch_that_is_closed_ends_its_thread():
-    batches = prefetch(itertools.count())
-    next(batches)
-    batches.close()
     assert not prefetch_threads()

@@ -37,14 +37,6 @@ from common.utils.cache_folder import cache_folder
 FORK = multiprocessing.get_context("fork")  # so that processes inherit monkeypatches
 
 
-@pytest.fixture
-def cache(tmp_path, monkeypatch):
-    """An empty cache; returns its folder of data sets."""
-    monkeypatch.setenv("HOROVOD_TWINS_CACHE", str(tmp_path / "cache"))
-    monkeypatch.delenv("HOROVOD_TWINS_DATA", raising=False)
-    return tmp_path / "cache" / "datasets"
-
-
 def random_files(dataset):
     """Return original files of 60 + 12 random samples."""
     random = np.random.default_rng(0)
@@ -404,20 +396,6 @@ def test_processes_that_wait_share_the_failure(failure, folder, monkeypatch):
     # A later process tries again.
     load_dataset("mnist", source_folder=folder)
     assert fetches.value == 2
-
-
-def test_waiting_for_another_process_is_reported(folder, tmp_path, monkeypatch):
-    said = tmp_path / "said"
-    fetches = count_calls(monkeypatch, sources, "fetch_files", until=said.exists)
-    monkeypatch.setattr(dataset_cache, "QUIET_WAIT_SECONDS", 0.1)
-    monkeypatch.setattr(dataset_cache, "say", said.write_text)
-    other = FORK.Process(target=load_dataset, args=("mnist",), kwargs={"source_folder": folder})
-    other.start()
-    wait_until(lambda: fetches.value == 1)
-    load_dataset("mnist", source_folder=folder)
-    other.join()
-    assert "waiting for another process" in said.read_text()
-    assert fetches.value == 1
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])

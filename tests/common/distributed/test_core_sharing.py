@@ -58,8 +58,9 @@ while len(list(folder.glob("share-*"))) < 2:
 
 @pytest.mark.ranks
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="two cores are needed")
-@pytest.mark.parametrize("launcher", ["mpirun2", pytest.param("gloo2", marks=pytest.mark.ci)])
-@pytest.mark.parametrize("bound", [True, False], ids=["bound", "sharing"])
+@pytest.mark.parametrize(
+    ("launcher", "bound"), [("mpirun2", True), ("mpirun2", False), pytest.param("gloo2", True, marks=pytest.mark.ci)]
+)
 def test_real_ranks_find_the_cores_of_each_other(tmp_path, launcher, bound):
     """Each is bound by taskset, inside a shell that is not."""
     first, second = sorted(os.sched_getaffinity(0))[:2]

@@ -1,15 +1,14 @@
 """What is refused where messages go by MPI. Ranks without Horovod: `end_to_end/test_server.py`."""
 
 import re
-import subprocess
-import sys
 
 import pytest
-from processes import ROOT, environment
+from processes import run_python
 
 from common.config import StrategyConfig
 from common.distributed.mpi import check_controller, check_tasks
 from common.errors import UserError
+from common.training.entry_point import read_settings
 
 
 class Messages(StrategyConfig):
@@ -36,12 +35,13 @@ def test_a_rank_that_cannot_read_its_settings_does_not_wait_for_ranks_that_can()
 import time
 from common.distributed.mpi import no_other_way
 from common.errors import UserError
+from common.training.entry_point import read_settings
 with no_other_way(None, patience_seconds=0.01):
     time.sleep(0.1)
 with no_other_way(UserError("no such file"), patience_seconds=0.01):
     time.sleep(60)
 """
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=50, check=False)
+    ended = run_python("-c", code)
     assert (ended.returncode, ended.stdout) == (2, "")
     assert ended.stderr == "error: no such file (this rank alone, because the others do not join)\n"
 
@@ -57,12 +57,11 @@ def test_tasks_that_know_of_each_other_are_ranks(variables):
     check_tasks(variables)
 
 
-def test_tasks_of_srun_without_pmi_are_refused_in_one_line(tmp_path):
-    command = [sys.executable, str(ROOT / "torch_impl/train.py"), "--dataset", "synthetic:600x8x8x1x3"]
-    ended = []
-    for task in ("0", "1"):
-        variables = environment() | STEP | {"SLURM_PROCID": task}
-        ended.append(subprocess.run(command, env=variables, cwd=tmp_path, capture_output=True, text=True, timeout=100))
-    assert [task.returncode for task in ended] == [2, 2]
-    assert re.fullmatch(r"[^\n]*2 tasks of srun without PMI\. Give srun --mpi=pmix [^\n]*\n", ended[0].stderr), ended[0]
-    assert ended[1].stderr == "" and list(tmp_path.iterdir()) == []
+def test_tasks_of_srun_without_pmi_are_refused_in_one_line_of_the_first(monkeypatch):
+    for name, value in STEP.items():
+        monkeypatch.setenv(name, value)
+    error = read_settings([], program="torch_impl/train.py")
+    assert re.fullmatch(r"[^\n]*2 tasks of srun without PMI\. Give srun --mpi=pmix [^\n]*", str(error)), error
+    monkeypatch.setenv("SLURM_PROCID", "1")
+    with pytest.raises(SystemExit, match="2"):
+        read_settings([], program="torch_impl/train.py")

@@ -12,56 +12,49 @@ from processes import ROOT
 from waiting import wait_until
 
 from common.measurement import interference as isolation
-from common.measurement.interference import (
-    InterferenceMeter,
-    join,
-    other_processes,
-    take_sample,
-)
+from common.measurement.interference import InterferenceMeter, join, other_processes, take_sample
 from common.utils.at_once import AT_ONCE
 
 BUSY = "import time\nend = time.time() + 60\nwhile time.time() < end: pass"
 
 
 @contextmanager
-def busy(*command, **options):
+def busy(python, **options):
     """Keep a core busy, in a session of its own."""
-    process = subprocess.Popen([*(command or [sys.executable]), "-c", BUSY], start_new_session=True, **options)
+    process = subprocess.Popen([python, "-c", BUSY], start_new_session=True, **options)
     try:
-        yield psutil.Process(process.pid)
+        yield
     finally:
         process.kill()
         process.wait()
 
 
+@pytest.fixture(autouse=True)
+def names_all(monkeypatch):
+    """On a machine that has much else to do."""
+    monkeypatch.setattr(isolation, "HEAVY_CORES", 0.01)
+    monkeypatch.setattr(isolation, "MOST_NAMED", 1000)
+
+
 def test_another_busy_process_is_recorded_and_those_of_the_run_are_not(tmp_path):
     """It leaves this session and process tree, as if another user had started it, and starts after the first look."""
     earlier = take_sample()
-    (tmp_path / "outsider").symlink_to(sys.executable)  # not the name of what else runs here
-    outsider = subprocess.run(
-        ["setsid", "sh", "-c", f"{tmp_path}/outsider -c '{BUSY}' >/dev/null 2>&1 & echo $!"],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=120,
-    )
-    process = psutil.Process(int(outsider.stdout))
+    for name in ("outsider", "own"):  # not the names of what else runs here
+        (tmp_path / name).symlink_to(sys.executable)
+    script = f"{tmp_path}/outsider -c '{BUSY}' >/dev/null 2>&1 & echo $!"
+    outsider = subprocess.run(["setsid", "sh", "-c", script], capture_output=True, text=True, check=True, timeout=120)
+    lines = []
+
+    def is_seen():
+        lines[:] = [line for line in other_processes(earlier) if line.startswith(("outsider, ", "own, "))]
+        return lines
+
     try:
-        with busy() as own, pytest.MonkeyPatch.context() as patch:
-            patch.setattr(isolation, "HEAVY_CORES", 0.01)  # on a machine that has much else to do
-            patch.setattr(isolation, "MOST_NAMED", 1000)
-            lines = []
-
-            def is_seen():
-                lines[:] = [line for line in other_processes(earlier) if line.startswith("outsider, ")]
-                return lines
-
+        with busy(tmp_path / "own"):
             wait_until(is_seen)
-            assert lines[0].endswith(" % of a core")
-            assert process.pid not in isolation._own_processes()
-            assert own.pid in isolation._own_processes()
+            assert lines[0].startswith("outsider, ") and lines[0].endswith(" % of a core") and len(lines) == 1
     finally:
-        process.kill()
+        psutil.Process(int(outsider.stdout)).kill()
 
 
 def test_runs_that_are_made_at_once_with_this_one_are_no_interference(tmp_path, monkeypatch):
@@ -70,8 +63,6 @@ def test_runs_that_are_made_at_once_with_this_one_are_no_interference(tmp_path, 
         (tmp_path / name).symlink_to(sys.executable)
     neighbor, stranger = (busy(tmp_path / f"busy-{count}", env=os.environ | {AT_ONCE: count}) for count in "21")
     monkeypatch.setattr(isolation, "_own_processes", set)
-    monkeypatch.setattr(isolation, "HEAVY_CORES", 0.01)
-    monkeypatch.setattr(isolation, "MOST_NAMED", 1000)
     with neighbor, stranger:
         for at_once, names in (("2", {"busy-1"}), ("1", {"busy-1", "busy-2"})):
             monkeypatch.setenv(AT_ONCE, at_once)

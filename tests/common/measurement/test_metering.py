@@ -3,15 +3,15 @@
 import json
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from itertools import groupby
 
 import pytest
 from fake_ranks import run_ranks
+from jobs import Job, do_job, start_of
 from made_power import make_zone
-from processes import finish, launcher_command, start_command, train_command
 
 from common.config import EnergyConfig
-from common.measurement.energy import describe_energy
 from common.measurement.metering import Meter, used_gpu
 from common.measurement.timing import Phases
 from common.run_folder.power_file import read_power
@@ -79,15 +79,6 @@ def test_joules_belong_to_the_phase_in_which_they_were_spent(tmp_path):
     assert not [thread for thread in threading.enumerate() if thread.name == "power"]
 
 
-def test_an_unreadable_device_is_not_measured_and_has_a_reason(tmp_path):
-    config = EnergyConfig(energy=True, power_interval=0.1, idle_seconds=0.0, powercap_folder=str(tmp_path / "none"))
-    (metered,) = run_ranks(1, lambda comm: measure(config, comm, spend=lambda *_: None))
-    assert {device.method for device in metered.record.devices} == {"absent"}
-    lines = describe_energy(metered.record).splitlines()
-    assert len(lines) == len(metered.record.devices)
-    assert all(": not measured: " in line for line in lines)
-
-
 @pytest.mark.parametrize(
     ("number", "visible", "expected"),
     [(1, None, "gpu1"), (0, "3", "gpu3"), (1, "2, 0", "gpu0"), (0, "GPU-7,GPU-5a", "gpu1"), (1, "0,9,2", "gpu1")],
@@ -105,13 +96,14 @@ def test_a_metered_run_of_two_ranks(framework, tmp_path):
     machine = Machine(tmp_path / "powercap")
     settings = ["--dataset", "synthetic:1200x28x28x1x10", "--model", "mlp", "--epochs", "2", "--name", "metered"]
     settings += ["--validation-share", "0.1", "--energy", "--power-interval", "0.05", "--idle-seconds", "0.5"]
-    settings += ["--powercap-folder", str(tmp_path / "powercap")]
-    process = start_command([*launcher_command("mpirun2"), *train_command(framework, settings)], folder=tmp_path)
-    ending = time.monotonic() + 300
-    while process.poll() is None and time.monotonic() < ending:
-        machine.spend(0.2, 0.05)
-        time.sleep(0.005)
-    ended = finish(process, within_seconds=1)
+    job = Job("metered", (*settings, "--powercap-folder", str(tmp_path / "powercap")))
+    with ThreadPoolExecutor() as pool:
+        start = start_of(framework, launcher="mpirun2", arguments=())
+        running = pool.submit(do_job, job, start=start, folder=tmp_path)
+        while not running.done():
+            machine.spend(0.2, 0.05)
+            time.sleep(0.005)
+    ended, _ = running.result()
     assert ended.code == 0, ended.stderr
     folder = tmp_path / "runs" / "metered"
     energy = read_run(folder).record.energy

@@ -77,16 +77,14 @@ CUT, PARTS = "the model cannot be cut after this layer.", "3 stages need 2 layer
 
 @pytest.mark.parametrize(
     ("name", "stages", "after", "message"),
-    [
+    [  # more: `refusals/ranks.toml`
         ("mlp", 3, "auto", "mlp cannot be divided into 3 parts with weights. Received: --stages 3. Give fe"),
-        ("cnn", 2, "conv3", "there is no such layer. Received: --cut-after conv3 for cnn. Choose from conv1, pool1,"),
         ("cnn", 2, "flatten", f"{CUT} Received: --cut-after flatten"),
         ("cnn", 2, "fc2", f"{CUT} Received: --cut-after fc2"),
         ("resnet34", 2, "layer1.0.conv1", CUT),
         ("cnn", 3, "conv2", f"{PARTS} Received: --stages 3"),
         ("cnn", 3, "conv2,conv1", PARTS),
         ("cnn", 3, "conv1,pool1", "every stage needs a layer with weights. Received: --cut-after conv1,pool1"),
-        ("resnet34", 2, None, "resnet34 has layers that cannot be split: BatchNorm. Received: --strategy split"),
         ("cnn", 4, None, "conv1 has 10 outputs, which cannot be split equally. Received: --model-ranks 4."),
     ],
 )

@@ -1,6 +1,5 @@
 """Checkpoints: written atomically, the newest kept, damage and other models reported in one line."""
 
-import json
 import os
 from dataclasses import fields, is_dataclass, replace
 
@@ -197,27 +196,12 @@ def test_a_checkpoint_of_an_earlier_version_has_no_hashes_and_other_names(tmp_pa
     check_newest(tmp_path, inside(2, 3))
 
 
-OF_RANK = {"steps": 3, "training_seconds": 1.0, "data_wait_seconds": 1.0}
-NAMES_OF_NO_RANK = ["weight", "a.weights.b", "7.weights.b", "-1.weights.b", "0.steps.b", "0.__class__.b"]
-
-
-@pytest.mark.parametrize(
-    ("state", "arrays"),
-    [
-        ({"epoch": float("inf")}, None),
-        ({"checkpoint_seconds": 10**400}, None),
-        ({"ranks": [OF_RANK | {"own_steps": "many"}] * 2}, None),
-        ({"ranks": [OF_RANK]}, None),  # and arrays of two
-        *(({}, {name: np.ones(1)}) for name in NAMES_OF_NO_RANK),
-    ],
-)
-def test_odd_content_without_hashes_is_one_line(state, arrays, tmp_path):
+@pytest.mark.parametrize("name", ["weight", "a.weights.b", "7.weights.b", "-1.weights.b", "0.steps.b", "0.__class__.b"])
+def test_arrays_of_no_rank_are_one_line(name, tmp_path):
+    """Without hashes; many more damages: `fuzz/test_files.py`."""
     save_checkpoint(tmp_path, inside(2, 3))
     (folder,) = checkpoint_folders(tmp_path)
     forget_hashes(folder)
-    written = json.loads((folder / "state.json").read_text())
-    (folder / "state.json").write_text(json.dumps(written | state))
-    if arrays:
-        save_weights(folder / "ranks.safetensors", arrays)
+    save_weights(folder / "ranks.safetensors", {name: np.ones(1)})
     with pytest.raises(UserError, match=r"^the checkpoint is damaged[^\n]+\Z"):
         load_newest_checkpoint(tmp_path, spec=SETUP.spec)

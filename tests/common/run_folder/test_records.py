@@ -5,7 +5,6 @@ import json
 import os
 import socket
 import subprocess
-import sys
 import threading
 import tomllib
 from concurrent.futures import ThreadPoolExecutor
@@ -61,6 +60,9 @@ def test_records_survive_writing_and_reading(tmp_path):
     assert run.record == writer.record == replace(full_record(), status=run.record.status)
     assert run.epochs == writer.epochs == epochs
     writer.end("finished", message="done")
+    writer.end("interrupted", message="later: the first end wins")
+    status = read_run(run.folder).record.status
+    assert (status.state, status.message) == ("finished", "done") and status.ended_at is not None
     assert sorted(path.name for path in run.folder.iterdir()) == ["epochs.jsonl", "run.json"]
 
 
@@ -125,8 +127,8 @@ def lines(*numbers):
 @pytest.mark.parametrize(
     ("name", "content", "part"),
     [
-        *(("run.json", content, "") for content in (b"", b"{", b"[]", b'"text"', b"\xff\xfe\x00", b"{}")),
-        *(("epochs.jsonl", content, "") for content in (b"{}\n", b"\xff\n", b"\n", b"half a li")),
+        ("run.json", b"{", ""),
+        ("epochs.jsonl", b"half a li", ""),
         *(("epochs.jsonl", lines(*numbers), "missing or dup") for numbers in ([2], [1, 3], [1, 1], [2, 1])),
         ("run.json", None, "not a run folder"),
         ("epochs.jsonl", None, "not a run folder"),
@@ -143,12 +145,6 @@ def test_a_damaged_run_folder_is_one_line(name, content, part, tmp_path):
     assert str(folder) in str(error.value)
 
 
-def gone_process():
-    process = subprocess.Popen([sys.executable, "-c", ""])
-    process.wait()
-    return process.pid
-
-
 HERE = socket.gethostname()
 
 
@@ -163,7 +159,9 @@ def test_a_run_that_goes_on_removes_what_a_killed_process_left(tmp_path):
 
 
 def test_states(tmp_path):
-    folder, gone = write_run(tmp_path / "run", make_record()), gone_process()
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    folder, gone = write_run(tmp_path / "run", make_record()), ended.pid
 
     def state_of(**changes):
         write_record(folder, make_record(status=make_status(**changes)))
@@ -188,30 +186,6 @@ def test_states(tmp_path):
         assert state_of(host=HERE, process=process) == state and read_run(folder).epochs == []
 
 
-def full_disk(*args, **settings):
-    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "somewhere")
-
-
-def test_a_full_disk_is_one_line_and_the_old_record_stays(tmp_path, monkeypatch):
-    writer = RunWriter.create(tmp_path / "a", make_record())
-    writer.add_epoch(make_epoch(1))
-    before = read_run(tmp_path / "a")
-    monkeypatch.setattr(os, "fsync", full_disk)
-    with pytest.raises(UserError, match=r"No space left on device.*Free some space"):
-        writer.add_epoch(make_epoch(2))
-    with pytest.raises(OSError, match="No space left"):
-        writer.end("finished")
-    after = read_run(tmp_path / "a")
-    assert after.epochs == before.epochs and after.record.status.state == "running"
-    assert sorted(path.name for path in (tmp_path / "a").iterdir()) == ["epochs.jsonl", "run.json"]
-    # The failed write had no effect: the run can still be recorded as failed.
-    monkeypatch.undo()
-    writer.end("failed", message="disk full")
-    writer.end("interrupted", message="later: the first end wins")
-    status = read_run(tmp_path / "a").record.status
-    assert (status.state, status.message) == ("failed", "disk full") and status.ended_at is not None
-
-
 def test_the_heartbeat_moves_until_the_end_and_outlives_a_full_disk(tmp_path, monkeypatch):
     monkeypatch.setattr(records, "HEARTBEAT_SECONDS", 0.01)
     started, failures = moment(30), []
@@ -222,7 +196,7 @@ def test_the_heartbeat_moves_until_the_end_and_outlives_a_full_disk(tmp_path, mo
     def fail_twice(path, text):
         if len(failures) < 2:
             failures.append(1)
-            full_disk()
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "somewhere")
         write_atomically(path, text)
 
     others = set(threading.enumerate())
@@ -265,11 +239,8 @@ def test_the_schema_command_names_every_field(capsys):
     parts = schema["run.json"]["$defs"]
     classes = {"run.json": RunRecord, "epochs.jsonl": EpochRecord, "parity.json": ParityRecord}
     assert list(schema) == list(classes)
-    of_run = {
-        name: getattr(records, name) for name in ("World", "DataRecord", "ModelRecord", "Hashes", "Status", "Totals")
-    }
-    for name, described in [*classes.items(), *of_run.items()]:
-        assert list((schema | parts)[name]["properties"]) == [field.name for field in fields(described)]
+    for name, described in classes.items():
+        assert list(schema[name]["properties"]) == [field.name for field in fields(described)]
     for part in (*parts.values(), schema["epochs.jsonl"]):
         assert part["description"] and part["additionalProperties"] is False
 

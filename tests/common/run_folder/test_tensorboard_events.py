@@ -1,13 +1,12 @@
 """TensorBoard events: read back by TensorBoard's own loader; without the package the run ends before it starts."""
 
 import json
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from builders import make_config, make_setup
 from played_session import play
+from processes import run_python
 
 from common.config import config_from_dict
 from common.errors import UserError
@@ -26,13 +25,6 @@ print(json.dumps({tag: [[event.step, event.value] for event in events.Scalars(ta
 """
 
 
-def read_scalars(folder):
-    done = subprocess.run(
-        [sys.executable, "-c", READER, str(folder)], capture_output=True, text=True, check=True, timeout=120
-    )
-    return json.loads(done.stdout)
-
-
 def test_tensorboard_reads_the_events_of_a_run_and_of_its_resumption(tmp_path):
     pytest.importorskip("tensorboard", reason="needs the tensorboard package (pip install tensorboard)")
 
@@ -44,27 +36,19 @@ def test_tensorboard_reads_the_events_of_a_run_and_of_its_resumption(tmp_path):
 
         return script
 
-    config = make_config(tmp_path, record={"tensorboard": True})
+    config, loaded = make_config(tmp_path, record={"tensorboard": True}), set(sys.modules)
     play(config, train(1))
     size = (tmp_path / "run" / EVENTS_FILE).stat().st_size
     play(config_from_dict({"record": {"resume": str(tmp_path / "run")}}, base=config), train(3))
+    assert not {"tensorflow", "torch", "keras"} & (set(sys.modules) - loaded), "writing imports no framework"
     run = read_run(tmp_path / "run")
     assert size < (run.folder / EVENTS_FILE).stat().st_size < 3 * size
-    read = read_scalars(run.folder)
+    read = json.loads(run_python("-c", READER, str(run.folder)).stdout)
     assert read["training_loss"] == [[1, 0.5], [2, 0.5], [3, 0.5]]
     assert read["training_seconds"] == [[1, 1.0], [2, 2.0], [3, 3.0]]
     assert read["images_per_second"] == [[1, 120.0], [2, 60.0], [3, 40.0]]
     numbers = {tag for tag, value in vars(run.epochs[0]).items() if isinstance(value, float)}
     assert set(read) == numbers and "validation_loss" not in read
-
-
-def test_writing_imports_no_framework():
-    pytest.importorskip("tensorboard", reason="needs the tensorboard package (pip install tensorboard)")
-    code = (
-        "import sys; from common.run_folder.tensorboard_events import require_tensorboard; require_tensorboard(); "
-        "assert not {'tensorflow', 'torch', 'keras'} & set(sys.modules)"
-    )
-    subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[3], check=True, timeout=120)
 
 
 def test_without_the_package_the_run_ends_before_it_starts(tmp_path, monkeypatch):

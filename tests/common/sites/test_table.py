@@ -25,34 +25,6 @@ def test_every_rented_site_has_prices_with_sources_and_every_retired_one_a_succe
     assert table["cte-power"].price() is None and table["cte-power"].cost_usd(3600.0) is None
 
 
-def test_published_figures_of_machines():
-    table = read_sites()
-    for name, gpus, gpu, dollars, spot in [
-        ("aws-p3-16xlarge", 8, "v100", 24.48, None),
-        ("aws-c7i-16xlarge", 0, None, 2.856, 2.856 * 0.37),  # AWS's Spot Instance Advisor showed 63 % less
-        ("aws-p5-48xlarge", 8, "h100", 55.04, 55.04 * 0.48),
-        ("gcp-a3-highgpu-8g", 8, "h100", 88.49, 53.093625),
-    ]:
-        site, lower = table[name], table[name].price(spot=True)
-        assert (site.gpus, site.gpu, site.price().usd_per_hour) == (gpus, gpu, dollars)
-        assert (lower and lower.usd_per_hour) == (spot and pytest.approx(spot, abs=5e-4))
-    cte, acc = table["cte-power"], table["marenostrum5"]
-    assert (cte.gpu, cte.gpus, cte.cores, cte.memory_gb) == ("v100", 4, 40, 512)
-    assert (acc.gpu, acc.gpus, acc.cores, acc.memory_gb) == ("h100-64gb", 4, 80, 512)
-    speeds = {"cte-power": 12.5e9, "marenostrum5": 1e11, "aws-p5-48xlarge": 4e11, "local": None}
-    assert {name: table[name].network_bytes_per_second for name in speeds} == speeds
-    # One way: NVIDIA's 300, 600 and 900 are of both; half of CTE-POWER's lead to the processor.
-    links = {name: table[name].gpu_link_gb_s for name in ("cte-power", "aws-p3-8xlarge", "aws-p5-48xlarge")}
-    assert links == {"cte-power": 75, "aws-p3-8xlarge": 150, "aws-p5-48xlarge": 450}
-    v100, m60 = table.gpus["v100"], table.gpus["m60"]
-    assert (v100.fp32_tflops, v100.tensor_tflops, v100.memory_gb, v100.memory_bandwidth_gb_s) == (15.7, 125, 16, 900)
-    assert v100.energy_counter and not m60.energy_counter  # since Volta
-    # NVIDIA's "CUDA GPUs" and "Legacy CUDA GPUs"; the A10G's is the A10's.
-    capabilities = {"v100": "7.0", "t4": "7.5", "a10g": "8.6", "a100-40gb": "8.0", "h100": "9.0"}
-    assert {name: table.gpus[name].compute_capability for name in capabilities} == capabilities
-    assert all(gpu.compute_capability for gpu in table.gpus.values())
-
-
 PRICES = [
     Price(date=date(2024, 1, 1), usd_per_hour=2.0, terms="", source=""),
     Price(date=date(2023, 1, 1), usd_per_hour=3.0, terms="", source=""),

@@ -1,18 +1,15 @@
 """The frame of both trainers: how a run ends by an error, and the settings of one that is resumed."""
 
-import subprocess
-import sys
-
 import pytest
 from builders import make_config, make_record, make_setup
 from fake_ranks import alone
 from played_session import LostRankError, no_hooks
+from processes import run_python
 
 from common.run_folder.records import RunWriter, read_run
 from common.training import entry_point
 from common.training.entry_point import read_settings, run_program
 from common.training.resume import MAY_CHANGE
-from common.utils.paths import ROOT
 
 PROGRAM = "torch_impl/train.py"
 
@@ -57,7 +54,7 @@ def test_an_error_ends_a_run_whose_record_says_why(error, code, line, state, mes
 def test_a_rank_that_failed_ends_at_once():
     lines = ["import atexit", "from common.training.entry_point import exit_rank", "atexit.register(print, 'late')"]
     code = "\n".join([*lines, "print('x')", "exit_rank(0)", "exit_rank(2)"])
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=120)
+    done = run_python("-c", code)
     assert (done.returncode, done.stdout) == (2, "x\n")
 
 

@@ -4,7 +4,6 @@ Small projects: the real packages' first imports, programs that print what they 
 without packages.
 """
 
-import ast
 import json
 import os
 import shutil
@@ -107,12 +106,10 @@ def others(tmp_path):
 
 
 def test_a_program_finds_our_packages_before_others_of_their_names(project, others):
-    other, plain = others
+    other, _ = others
     for words in (["keras_impl/program.py"], ["-m", "keras_impl.program"]):
         code, printed, error = start(project, *words, before=[other], environment=".venv-keras")
         assert (code, error) == (0, "") and printed[0] == f"{project}/.venv-keras"
-    code, printed, error = start(project, f"{project}/keras_impl/program.py", before=[other], cwd=plain)
-    assert (code, error) == (0, "") and printed[0] == f"{project}/.venv-keras"
 
 
 @pytest.mark.parametrize("package", ["keras_impl", "torch_impl"])
@@ -127,27 +124,22 @@ def test_a_users_own_script_that_imports_from_us_keeps_its_packages(others, pack
     assert done.stdout.split() == [str(folder / "__init__.py") for folder in (ROOT / package, other / "common")]
 
 
-@pytest.mark.parametrize("package", ["analysis", "launch"])
-def test_a_command_finds_our_packages_before_others_of_their_names(package, others):
+ANALYSIS = f"""
+import sys
+sys.path[0] = {str(ROOT)!r}
+from launch.starting.analysis import run_analysis
+run_analysis('--version')
+"""
+
+
+def test_a_command_and_the_analysis_that_it_starts_find_our_packages_before_others_of_their_names(others):
     other, plain = others
-    (plain / package).rmdir()  # or Python looks for the command there
-    (other / package / "__init__.py").unlink()
-    (other / package).rmdir()
-    variables = os.environ | {"PYTHONPATH": f"{other}{os.pathsep}{ROOT}"}
-    command = [sys.executable, "-m", package, "--version"]
-    done = subprocess.run(command, cwd=plain, env=variables, capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stderr) == (0, "") and done.stdout.startswith("horovod-twins")
-
-
-def test_the_analysis_that_a_command_starts_is_ours(others):
-    other, _ = others
-    start = "from launch.starting.analysis import run_analysis; run_analysis('--version')"
-    code = f"import sys; sys.path[0] = {str(ROOT)!r}; {start}"
-    variables = os.environ | {"PYTHONPATH": str(other)}
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=other, env=variables, capture_output=True, text=True, timeout=60
-    )
-    assert (done.returncode, done.stderr) == (0, "") and done.stdout.startswith("horovod-twins")
+    (plain / "launch").rmdir()  # or Python looks for the command there
+    shutil.rmtree(other / "launch")
+    for words, path in ((["-m", "launch", "--version"], f"{other}{os.pathsep}{ROOT}"), (["-c", ANALYSIS], str(other))):
+        command, variables = [sys.executable, *words], os.environ | {"PYTHONPATH": path}
+        done = subprocess.run(command, cwd=plain, env=variables, capture_output=True, text=True, timeout=60)
+        assert (done.returncode, done.stderr) == (0, "") and done.stdout.startswith("horovod-twins")
 
 
 def test_another_copy_of_the_project_on_the_path_is_one_line(project, tmp_path):
@@ -189,20 +181,3 @@ def test_packages_are_looked_for_where_the_programs_run(project, monkeypatch):
     (project / ".venv-keras" / "horovod-twins" / "stamp.json").unlink()
     with pytest.raises(UserError, match="the environment is incomplete"):
         environments.missing_packages("keras")
-
-
-def programs():
-    """Return the programs of both folders. PyTorch's `minimal.py` is for readers, and needs nothing of the project."""
-    files = sorted(path for framework in ("torch", "keras") for path in (ROOT / f"{framework}_impl").glob("*.py"))
-    runnable = [path for path in files if "__main__" in path.read_text() or "parse_args()" in path.read_text()]
-    assert runnable
-    return [path for path in runnable if path.relative_to(ROOT) != Path("torch_impl/minimal.py")]
-
-
-@pytest.mark.parametrize("path", programs(), ids=lambda path: path.relative_to(ROOT).as_posix())
-def test_a_program_imports_its_package_before_any_other(path):
-    """Else it would end in a missing framework, or load other packages twice."""
-    nodes = [node for node in ast.parse(path.read_text()).body if isinstance(node, ast.Import | ast.ImportFrom)]
-    names = [node.module or "" if isinstance(node, ast.ImportFrom) else node.names[0].name for node in nodes]
-    first = next(name.split(".")[0] for name in names if name.split(".")[0] not in sys.stdlib_module_names)
-    assert first == path.parent.name

@@ -5,20 +5,15 @@ import subprocess
 import sys
 
 import pytest
+from jobs import Job, do_job, start_of
 from processes import environment
 
 from common.utils.freed_memory import MALLOC_VARIABLES
 
 OURS = "from common.utils.freed_memory import keep_freed_memory; keep_freed_memory()"
-PINNED = """
-from common.config import DeviceConfig
-from {framework}_impl.distributed import init, pin_device
-
-pin_device(DeviceConfig(device="cpu", threads=1), init())
-"""
 # Twenty blocks of 1 MB are written and freed, as a training step does; then the page faults of ten more such steps.
 STEPS = """
-import ctypes, resource
+import ctypes, importlib, resource
 
 libc = ctypes.CDLL(None)
 libc.malloc.restype, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
@@ -31,14 +26,18 @@ def step():
         libc.free(block)
 
 def faults():
-    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(3):
+        step()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(10):
+        step()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 
-for _ in range(3):
-    step()
-before = faults()
-for _ in range(10):
-    step()
-print(faults() - before)
+def faults_once_pinned(framework, threads):
+    from common.config import DeviceConfig
+    distributed = importlib.import_module(f"{framework}_impl.distributed")
+    distributed.pin_device(DeviceConfig(device="cpu", threads=int(threads)), distributed.init())
+    return min(faults(), faults())  # other threads have some
 """
 RETURNED = {"MALLOC_TRIM_THRESHOLD_": "131072", "MALLOC_MMAP_THRESHOLD_": "131072"}
 
@@ -48,7 +47,7 @@ pytestmark = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="anoth
 def faults_after(start, **variables):
     """Return the page faults of ten steps in a process that starts so, under variables of glibc."""
     given = {name: value for name, value in environment().items() if name not in MALLOC_VARIABLES}
-    command = [sys.executable, "-c", f"{start}\n{STEPS}"]
+    command = [sys.executable, "-c", f"{start}\n{STEPS}\nprint(faults())"]
     done = subprocess.run(command, env=given | variables, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     return int(done.stdout)
@@ -61,7 +60,11 @@ def test_steps_reuse_what_they_freed_unless_a_user_decides_otherwise():
     assert faults_after(OURS, GLIBC_TUNABLES="glibc.rtld.optional_static_tls=512") < 0.1 * returned
 
 
+@pytest.mark.ranks
 @pytest.mark.ci
-def test_ranks_do_so_once_they_are_pinned(framework):
-    start = PINNED.format(framework=framework)
-    assert faults_after(start) < 0.1 * faults_after(start, **RETURNED)
+def test_ranks_do_so_once_they_are_pinned(framework, tmp_path):
+    (tmp_path / "script.py").write_text(STEPS)
+    start = start_of(framework, launcher="none", arguments=())
+    job = Job("faults", (framework, start.threads or 1), program=f"{tmp_path}/script.py:faults_once_pinned")
+    (outcome,) = do_job(job, start=start, folder=tmp_path)
+    assert outcome.value < 0.1 * faults_after("", **RETURNED)

@@ -7,12 +7,16 @@ import pytest
 from processes import ROOT, environment
 
 
-@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-", "<&- >&- 2>&-"])
 @pytest.mark.parametrize(
-    ("program", "code"),
-    [("-m analysis ring --np 2", 0), ("-m launch sites", 0), ("torch_impl/train.py --help", 0), ("-m launch no", 2)],
+    ("program", "closed", "code"),
+    [
+        ("-m analysis ring --np 2", ">&-", 0),
+        ("-m launch sites", "<&-", 0),
+        ("torch_impl/train.py --help", "<&- >&- 2>&-", 0),
+        ("-m launch no", "2>&-", 2),
+    ],
 )
-def test_a_closed_stream_is_silence_and_changes_no_exit_code(program, code, closed):
+def test_a_closed_stream_is_silence_and_changes_no_exit_code(program, closed, code):
     command = f"{sys.executable} {program} {closed}"
     done = subprocess.run(["bash", "-c", command], cwd=ROOT, env=environment(), capture_output=True, timeout=100)
     assert done.returncode == code, done.stderr

@@ -143,22 +143,6 @@ def test_shipped_experiments_can_be_planned(name, tmp_path):
     assert {run.cell.keys.framework for run in plan.runs} == {"torch", "keras"}
 
 
-def test_the_study_of_the_thesis_is_run_as_it_was():
-    """Energy, 5 timed, energy, 5 timed, energy, a minute between; batch 128, MSE of softmax, 100 epochs."""
-    plan = read_plan("thesis-resnet34-as-published", runs_folder=Path("runs"))
-    one_gpu = [run for run in plan.runs if run.cell.name == "1gpu-torch-resnet34-np1"]
-    assert [run.metered for run in one_gpu] == [True, *[False] * 5, True, *[False] * 5, True]
-    assert plan.protocol.cool_down_seconds == 60
-    config = one_gpu[0].config
-    assert (config.training.batch_size, config.training.epochs, config.optimizer.loss) == (128, 100, "mse")
-    assert (config.optimizer.learning_rate, config.optimizer.momentum) == (0.05, 0)
-    assert (config.training.validation, config.training.eval_batch_size) == ("replicated", 1)
-    corrected = read_plan("thesis-resnet34-corrected", runs_folder=Path("runs"))
-    assert {run.cell.name for run in corrected.runs} == {run.cell.name for run in plan.runs}
-    changed = corrected.cells[0].config.training
-    assert (changed.validation, changed.eval_batch_size) == ("sharded", 128)
-
-
 GPU = Gpu(
     name="x", fp32_tflops=10.0, memory_gb=1, memory_bandwidth_gb_s=1, power_watts=200, energy_counter=True, source=""
 )

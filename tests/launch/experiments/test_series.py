@@ -77,12 +77,6 @@ def test_runs_are_made_side_by_side_and_metered_ones_alone_after_them(events):
     assert "1 run failed; the same command runs what is missing once more" in shown
 
 
-def test_in_one_lane_runs_follow_each_other_in_the_order_of_the_plan(events):
-    two = CELLS.partition('[[cells]]\nname = "c"')[0]
-    experiment(REPEATS + SETTINGS + two)
-    assert [event.split()[0] for event in events[::2]] == [A, B, METERED[0], METERED[1]]
-
-
 def test_a_task_of_an_array_makes_its_part_and_notes_what_it_has_finished(folder, events):
     three = SETTINGS + CELLS
     experiment(three, "--at-once", "3", "--part", "3", code=1)
@@ -181,24 +175,6 @@ def test_what_needs_more_than_there_is_is_left_out():
     shown = experiment(slots, "--hosts", "a:1,b:1", "--dry-run")
     assert "horovodrun -np 2 -H a:1,b:1" in shown and "--site hosts" in shown
     assert "left out: torch-mlp-np3, needs 3 slots, there are 2" in shown
-
-
-def seconds(line):
-    about = re.search(r"about (?:([0-9]+) min )?([0-9.]+) s", line)
-    assert about, line
-    return 60 * int(about[1] or 0) + float(about[2])
-
-
-def test_runs_that_are_made_at_once_share_the_estimated_time_but_for_metered_ones():
-    estimates = []
-    for metered in ("metered = [1, 2, 3]\n", ""):
-        text = f"[experiment]\nrepeats = 6\n{metered}{SETTINGS}[[cells]]\n"
-        for words, how in (([], ""), (["--at-once", "3"], ", 3 at once")):
-            estimates.append(experiment(text, "--dry-run", *words).splitlines()[-1])
-            assert estimates[-1].startswith(f"6 runs of 6 to do on local{how}: ")
-    some_metered, some_metered_at_once, alone, at_once = map(seconds, estimates)
-    assert at_once == pytest.approx(alone / 3, rel=0.02)
-    assert some_metered - some_metered_at_once == pytest.approx((alone - at_once) / 2, rel=0.05)
 
 
 def test_the_parts_of_an_experiment_are_all_of_its_runs():

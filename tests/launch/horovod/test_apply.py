@@ -101,13 +101,6 @@ def test_the_program_says_what_is_wrong_in_one_line(tmp_path):
         assert done.stderr.startswith("apply.py: error: ") and said in done.stderr
 
 
-@pytest.mark.parametrize("patch", sorted(apply.PATCHES.glob("*.patch")), ids=lambda path: path.stem)
-def test_each_patch_says_why_and_whether_upstream_has_it(patch):
-    opening = patch.read_text(encoding="utf-8").partition("\ndiff --git ")[0].splitlines()
-    assert opening[0] and opening[1] == "" and len(opening) > 4
-    assert any(line.startswith("Upstream: ") for line in opening)
-
-
 @pytest.mark.ci
 def test_the_published_source_can_be_patched_and_needs_only_what_is_pinned(tmp_path):
     command = [sys.executable, "-m", "pip", *build.download(tmp_path)]

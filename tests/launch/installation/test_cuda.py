@@ -203,14 +203,6 @@ def test_an_interruption_in_the_first_environment_forgets_nothing(set_up):
     assert (set_up.root / ".venv" / "bin" / "python").exists()
 
 
-def test_after_a_failure_less_can_be_asked_for(set_up):
-    set_up.there, set_up.failing = made_node(), {".venv"}
-    assert set_up("--gpu") == 2
-    set_up.failing = set()
-    assert set_up.makes("--gpu", "--frameworks", "torch") == [".venv"]
-    assert remembered(set_up) == {".venv": (("torch",), 13)}
-
-
 def test_nothing_is_removed_before_all_checks(set_up, capsys):
     set_up.makes("--no-gpu")
     for args, free, words in (

@@ -52,7 +52,6 @@ SLURM = {
     "slurm-restarts": slurm_job(slurm_site(launcher="horovodrun"), program="keras_impl/train.py", restarts=3),
     "slurm-experiment": slurm_job(**SMOKE, arguments=("--only", "*-cnn-np2"), preflight=True),
     "slurm-at-once": slurm_job(**SMOKE, arguments=("--at-once", "4"), ranks_per_node=4, nodes=1, parts=4),
-    "slurm-metered": slurm_job(arguments=("--energy",)),
     "slurm-options": slurm_job(
         slurm_site("cte-power", slurm={
             "partition": "p", "account": "a", "qos": "q", "constraint": "x&y", "gres": "gpu:v", "memory": "0",
@@ -206,7 +205,7 @@ def test_skypilot_takes_the_kept_tasks_and_refuses_what_it_does_not_know(tmp_pat
         files[name] = tmp_path / f"{name}.yaml"
         files[name].write_text(yaml.safe_dump({**tasks["aws-g4dn"], **change}))
     variables = {"SKY_RUNTIME_DIR": str(tmp_path), "SKYPILOT_DISABLE_USAGE_COLLECTION": "1"}
-    parsed = ask("skypilot_worker.py", [*files.values()], home=tmp_path, variables=variables)
+    parsed = ask("skypilot", [*files.values()], home=tmp_path, variables=variables)
     answers = dict(zip(files, parsed, strict=True))
     assert "Instead of 'nodes', did you mean 'num_nodes'?" in answers["unknown"]["error"]
     assert "p3.8xlarge" in answers["retired"]["error"]
@@ -216,9 +215,8 @@ def test_skypilot_takes_the_kept_tasks_and_refuses_what_it_does_not_know(tmp_pat
         assert (answer["setup"], answer["run"], answer["nodes"]) == (task["setup"], task["run"], task["num_nodes"])
         assert answer["workdir"] == "."
     on_demand, spot = answers["aws-g4dn"], answers["aws-spot"]
-    machine = [on_demand[name] for name in ("cloud", "region", "instance_type", "accelerators", "use_spot")]
-    assert machine == ["AWS", "us-east-1", "g4dn.12xlarge", {"T4": 4}, False]
-    assert on_demand["autostop"] == {"idle_minutes": 10, "down": False} and on_demand["buckets"] == {}
+    assert on_demand["machine"] == ["AWS", "us-east-1", "g4dn.12xlarge", {"T4": 4}]
+    assert (on_demand["use_spot"], on_demand["autostop"], on_demand["buckets"]) == (False, [10, False], {})
     assert (spot["use_spot"], spot["disk_size"], spot["buckets"]) == (True, 100, {"/bucket": "s3://ours"})
 
 
@@ -228,7 +226,7 @@ def test_parallelcluster_takes_the_cluster_that_the_site_is_for(tmp_path):
     cluster, wrong = SITE_FILES / "aws-parallelcluster.yaml", tmp_path / "wrong.yaml"
     wrong.write_text(yaml.safe_dump({**yaml.safe_load(cluster.read_text()), "Queues": []}))
     variables = {"AWS_DEFAULT_REGION": "us-east-1", "AWS_EC2_METADATA_DISABLED": "true"}
-    parsed, refused = ask("parallelcluster_worker.py", [cluster, wrong], home=tmp_path, variables=variables)
+    parsed, refused = ask("parallelcluster", [cluster, wrong], home=tmp_path, variables=variables)
     site = read_launch_site("aws-parallelcluster")
     types = [site.machines[node].instance_type for node in site.nodes]
     assert parsed == {"scheduler": "slurm", "queues": {site.slurm.partition: [types]}, "shared": ["/shared"]}

@@ -69,10 +69,15 @@ def rows(name):
     return tomllib.loads(Path(__file__).with_name(TABLES[name]).read_text())[name]
 
 
+def answers_of(part):
+    """Return the answer of a part of a row, or its answers."""
+    return [Answer(**answer) for answer in (part if isinstance(part, list) else [part])]
+
+
 @pytest.mark.parametrize("row", rows("call"), ids=lambda row: f"{row['command']} {row['site']}")
 def test_schedulers_are_asked_for_what_a_command_needs(row, demo, programs):
-    for program, answer in row.get("answers", {}).items():
-        programs.add(program, Answer(**answer))
+    for program, answers in row.get("answers", {}).items():
+        programs.add(program, *answers_of(answers))
     command, site, code = row["command"], row["site"], row.get("code", 0)
     if site == "OURS":
         folders = {"runs_folder": "/bucket/runs", "skypilot": {"bucket": "s3://ours"}}
@@ -90,10 +95,23 @@ def test_schedulers_are_asked_for_what_a_command_needs(row, demo, programs):
         return
     # Slurm writes where a script is submitted; elsewhere `workdir: .` is the project.
     assert {call["folder"] for call in programs.records()} == {str(job if site == "slurm" else ROOT)}
-    if code:
+    if code and "id" not in row:
         assert list((demo.folder / "jobs").iterdir()) == []  # so that the same command can be given again
     else:
         assert json.loads((job / "job.json").read_text())["id"] == row["id"]
+
+
+@pytest.mark.parametrize(
+    ("site", "program", "word"), [("aws-g4dn", "sky", "launch"), ("kubernetes", "kubectl", "create")]
+)
+def test_a_start_is_on_record_before_it_begins_and_after_it_was_interrupted(site, program, word, demo, programs):
+    """So that one that is killed is, too."""
+    record = demo.job("Demo.1") / "job.json"
+    claim = Answer(to=["get", "persistentvolumeclaim"], out="claim")
+    start = Answer(to=[word], then=f'test -e "{record}" && kill -INT $PPID; exec sleep 600')
+    programs.add(program, start, claim)
+    printed = demo.submit("--site", site, "--no-preflight", code=130)
+    assert record.exists() and "python -m launch cancel Demo.1" in printed
 
 
 @pytest.mark.parametrize(
@@ -115,8 +133,7 @@ def test_a_missing_program_is_one_line(site, line, demo, monkeypatch):
 @pytest.mark.parametrize("row", rows("status"), ids=lambda row: f"{row['site']}: {row['shown']}")
 def test_the_status_is_what_the_scheduler_answers(row, demo, programs):
     for program in row.keys() & {"squeue", "sacct", "sky", "kubectl"}:
-        answers = row[program] if isinstance(row[program], list) else [row[program]]
-        programs.add(program, *(Answer(**answer) for answer in answers))
+        programs.add(program, *answers_of(row[program]))
     codes = row.get("exit_codes", {})
     demo.keep(row["site"], id=row.get("id", "demo"), repeats=1 if "" in codes else 2)
     for task, code in codes.items():

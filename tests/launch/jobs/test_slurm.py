@@ -3,17 +3,15 @@
 import json
 import os
 import sys
-import time
-from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
-from functools import partial
 
 import pytest
-from processes import environment
-from real_slurm import ENDED, NODES, POLL_SECONDS, WAIT_SECONDS, Slurm, real_slurm, why_not
+from processes import environment, epochs_of
+from real_slurm import NODES, WAIT_SECONDS, Slurm, real_slurm, why_not
 from sites_and_jobs import Desk, own_site
 from two_hosts import INTERFACE, SSH_PORT, several_hosts
+from waiting import wait_until
 
 from analysis import __main__ as analysis
 from common.run_folder.records import read_run
@@ -23,7 +21,6 @@ pytestmark = pytest.mark.cluster
 HELD_AFTER = 3  # epochs
 SMALL = ["--device", "cpu", "--threads", "1", "--dataset", "synthetic:600x28x28x1x10", "--batch-size", "50",
          "--epochs", "5"]  # fmt: skip
-FRAMEWORKS = ("torch", "keras")
 
 
 def site_of(folder, **changes):
@@ -51,18 +48,18 @@ PIPELINE = f'{TINY}name = "pipeline"\nstrategy = "layers"\nstages = 2\nlr_scalin
 SHARED = TINY.replace("np = 2", "np = 1\nthreads = 1\nseed = [1, 2]")  # runs that two tasks of an array share
 
 # Trainers of jobs whose names begin with "held" stop here in the first turn, as long as the test wants them to.
-# In those named "struck" rank 0 ends after its next epoch, at the first start.
+# In the one named "struck" rank 0 ends after its next epoch, at the first start.
 HOLD = f"""
 import os, signal, sys, time
 from pathlib import Path
 job = os.environ.get("SLURM_JOB_NAME", "")
-if job.startswith(("held", "struck")) and "SLURM_RESTART_COUNT" not in os.environ:
+if (job.startswith("held") or job == "struck") and "SLURM_RESTART_COUNT" not in os.environ:
     if any(word.endswith("_impl/train.py") for word in sys.orig_argv):
         from common.training.session import Session
         record_epoch = Session.record_epoch
         def stopped(self, epoch, *words, **named):
             struck = Path(os.environ["SLURM_SUBMIT_DIR"]) / "struck"
-            if job.startswith("struck") and epoch == {HELD_AFTER + 1} and self.comm.rank == 0 and not struck.exists():
+            if job == "struck" and epoch == {HELD_AFTER + 1} and self.comm.rank == 0 and not struck.exists():
                 struck.touch()
                 os.kill(os.getpid(), signal.SIGKILL)
             is_complete = record_epoch(self, epoch, *words, **named)
@@ -109,25 +106,11 @@ class ClusterDesk(Desk):
         """Return what a job has printed."""
         return "".join(file.read_text() for file in self.job(name).glob("output*.log"))
 
-    def wait_until(self, condition, *, job, name):
-        """Wait for something that a job does; fail if it ends before."""
-        deadline = time.monotonic() + WAIT_SECONDS
-        while not condition():
-            assert self.slurm.job(job)["JobState"] not in ENDED, self.log(name)
-            assert time.monotonic() < deadline, self.log(name)
-            time.sleep(POLL_SECONDS)
-
 
 @pytest.fixture(scope="module")
 def desk(slurm, tmp_path_factory):
     """Where the tests of this file submit; what is submitted there has the environment of a user of the cluster."""
-    with desk_of(slurm, tmp_path_factory.mktemp("desk of $(whoami)")) as desk:
-        yield desk
-
-
-@contextmanager
-def desk_of(slurm, folder):
-    """Return where to submit to a cluster."""
+    folder = tmp_path_factory.mktemp("desk of $(whoami)")
     (folder / "sitecustomize.py").write_text(HOLD)
     variables = environment() | slurm.environment | {"HOROVOD_TWINS_CACHE": str(folder / "cache")}
     variables["PYTHONPATH"] = os.pathsep.join([str(folder), environment()["PYTHONPATH"]])
@@ -141,39 +124,35 @@ def desk_of(slurm, folder):
 def done(desk):
     """Submit what takes long, all at once, and wait for its end; return name -> Slurm's number.
 
-    Runs of both trainers are stopped in the middle and then hit by the time limit, in which others are done: PyTorch
-    by mpirun, twice, Keras by horovodrun, both with a rank that is killed, an experiment, and a run that fails.
+    A run is stopped in the middle and then hit by the time limit, in which others are done: PyTorch by mpirun, twice,
+    Keras by horovodrun, and with a rank that is killed, an experiment, and a run that fails.
     """
     two = ("--nodes", "2")
-    held = {f"held-{name}": desk.train(f"held-{name}", name, *two) for name in FRAMEWORKS}
-    for name, job in held.items():
-        epochs = desk.folder / "runs" / name / "epochs.jsonl"
-        desk.wait_until(partial(_has_lines, epochs), job=job, name=name)
-        _shorten(desk.slurm, job)
-    whole = {
+    held = desk.train("held", "torch", *two)
+    run = desk.folder / "runs/held"
+    patience = {"within_seconds": WAIT_SECONDS, "shown": lambda: desk.log("held")}
+    wait_until(lambda: epochs_of(run) == HELD_AFTER, **patience)
+    _shorten(desk.slurm, held)
+    done = {
         "torch": desk.train("torch", "torch", *two, "--repeats", "2", launcher="mpirun"),
         "keras": desk.train("keras", "keras", "--ranks-per-node", "2", launcher="horovodrun", controller="gloo"),
-        **{f"struck-{name}": desk.train(f"struck-{name}", name, *two, "--restarts", "1") for name in FRAMEWORKS},
+        "struck": desk.train("struck", "keras", *two, "--restarts", "1"),
     }
     images = ["--dataset", "images:/nowhere/$(whoami) 'at' all"]
-    failing = desk.train("failing", "torch", *two, settings=images)
+    failing = desk.train("failing", "torch", settings=images)
     file = desk.folder / "tiny.toml"
     file.write_text(TINY + PIPELINE)
-    whole["trial"] = desk.submit("trial", *two, "--", "experiment", str(file), preflight=())
+    done["trial"] = desk.submit("trial", *two, "--", "experiment", str(file), preflight=())
     shared = desk.folder / "shared.toml"
     shared.write_text(SHARED)
-    whole["shared"] = desk.submit("shared", "--", "experiment", str(shared), "--at-once", "2")
-    for name, job in held.items():
-        desk.wait_until(lambda number=job: desk.slurm.job(number)["Restarts"] == "1", job=job, name=name)
-        desk.slurm.command("scontrol", "update", f"JobId={job}", "TimeLimit=60")
-    for name, job in (held | whole).items():
+    done["shared"] = desk.submit("shared", "--", "experiment", str(shared), "--at-once", "2")
+    wait_until(lambda: desk.slurm.job(held)["Restarts"] == "1", **patience)
+    desk.slurm.command("scontrol", "update", f"JobId={held}", "TimeLimit=60")
+    done["held"] = held
+    for name, job in done.items():
         for task in [f"{job}_1", f"{job}_2"] if name in ("torch", "shared") else [job]:
             desk.slurm.wait_for(task, "COMPLETED")
-    return {**held, **whole, "failing": failing}
-
-
-def _has_lines(file):
-    return file.exists() and file.read_text().count("\n") == HELD_AFTER
+    return {**done, "failing": failing}
 
 
 def _shorten(slurm, job):
@@ -182,32 +161,29 @@ def _shorten(slurm, job):
     slurm.command("scontrol", "update", f"JobId={job}", f"TimeLimit={60 * int(hours) + int(minutes) + 2}")
 
 
-@pytest.mark.parametrize("framework", ["torch", "keras"])
-def test_interrupted_runs_end_with_the_weights_of_an_uninterrupted_one(framework, desk, done):
+def test_interrupted_runs_end_with_the_weights_of_an_uninterrupted_one(desk, done):
     """One is requeued at its time limit, and the ranks of another are restarted within the job."""
-    whole = {"torch": "torch-r1", "keras": "keras"}[framework]
-    for name in (f"held-{framework}", f"struck-{framework}"):
+    for name, whole in (("held", "torch-r1"), ("struck", "keras")):
         run = desk.run(name)
         assert run.state == "finished" and run.record.site == "slurm", desk.log(name)
         assert run.record.status.resumed_after_epochs == [HELD_AFTER]
         assert run.record.world.hosts == list(NODES)
         assert [epoch.epoch for epoch in run.epochs] == [1, 2, 3, 4, 5]
         assert desk.weights(name) == desk.weights(whole)
-    held, struck = desk.log(f"held-{framework}"), desk.log(f"struck-{framework}")
-    first_line = f"held-{framework}: 2 ranks on n[1-2], Slurm job {done[f'held-{framework}']}, turn 1\n"
-    assert first_line in held and "turn 2\n" in held
+    held, struck = desk.log("held"), desk.log("struck")
+    assert f"held: 2 ranks on n[1-2], Slurm job {done['held']}, turn 1\n" in held and "turn 2\n" in held
     assert "the time limit is near: requeueing, to resume from what was saved\n" in held
     assert "restart 1 of 1" in struck and "turn 2" not in struck
 
 
 def test_runs_record_what_their_start_cost(desk, done):
-    launchers = {"held-torch": "srun", "held-keras": "srun", "torch-r1": "mpirun", "keras": "horovodrun"}
+    launchers = {"held": "srun", "torch-r1": "mpirun", "keras": "horovodrun"}
     for name, launcher in launchers.items():
         record = desk.run(name).record
         assert record.world.launcher == launcher
         launch, queue = record.totals.launch_seconds, record.totals.queue_seconds
         assert launch > 0 and queue >= 0
-        if name.startswith("held"):  # of the last start: what the first turn took is not waiting
+        if name == "held":  # of the last start: what the first turn took is not waiting
             submitted = json.loads((desk.job(name) / "job.json").read_text())["submitted_at"]
             whole = datetime.fromisoformat(record.status.started_at) - datetime.fromisoformat(submitted)
             assert launch + queue < whole.total_seconds() - 10
@@ -219,7 +195,7 @@ def test_an_array_runs_each_repeat_with_a_seed_of_its_own(desk, done):
     assert {run.state for run in runs} == {"finished"} and {run.record.site for run in runs} == {"slurm"}
     assert desk.weights("torch-r1") != desk.weights("torch-r2")
     assert desk.check("logs", "torch").count("next: ") == 2
-    lines = desk.check("status", "torch", "held-torch", "keras").splitlines()[-3:]
+    lines = desk.check("status", "torch", "held", "keras").splitlines()[-3:]
     assert all(" finished " in line for line in lines) and " 2 finished " in lines[0]
 
 
@@ -277,11 +253,6 @@ def test_runs_by_srun_over_mpi_are_compared_with_runs_by_ssh_over_gloo(desk, don
     assert weights[0] == weights[1]  # a sum of two numbers is the same in both
 
 
-def test_what_a_login_node_can_see_is_reported_before_the_job_waits(desk):
-    line = "error: the job would fail, as this login node shows: data: "
-    desk.train("absent", "torch", settings=["--dataset", "images:/nowhere"], preflight=(), code=2, shows=line)
-
-
 def test_a_job_can_be_ended(desk):
     job = desk.train("held-ended", "torch", "--nodes", "2")
     desk.slurm.wait_for(job, "RUNNING")
@@ -297,19 +268,21 @@ def test_a_refusal_by_slurm_is_one_line_and_leaves_no_job(desk):
     desk.train("huge", "torch", "--nodes", "99", code=2, shows=line)
 
 
+SHARE = """
+import os, sys, time
+from pathlib import Path
+from common.distributed.core_sharing import core_share
+os.sched_setaffinity(0, [sorted(os.sched_getaffinity(0))[int(os.environ["SLURM_LOCALID"])]])
+for name in ("there", "seen"):
+    (Path(sys.argv[1]) / (name + os.environ["SLURM_LOCALID"])).touch()
+    while len(list(Path(sys.argv[1]).glob(name + "?"))) < 2:
+        time.sleep(0.01)
+    if name == "there":
+        print(core_share(local_size=2).own)
+"""
+
+
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="two cores are needed")
-def test_ranks_that_are_bound_to_cores_of_their_own_keep_them_all(tmp_path):
-    """On a cluster that binds tasks: two ranks of a node have a core each, which is not divided a second time."""
-    if reason := why_not():
-        pytest.skip(reason)
-    with real_slurm(binds=True) as slurm, desk_of(slurm, tmp_path) as desk:
-        masks = "import os; print(*os.sched_getaffinity(0))"
-        bound = ["srun", "--nodes=1", "--ntasks=2", "--cpu-bind=cores", sys.executable, "-c", masks]
-        first, second = (set(line.split()) for line in slurm.command(*bound).splitlines())
-        assert first and second and first.isdisjoint(second)
-        free = [word for word in SMALL if word not in ("--threads", "1")]
-        job = desk.submit("bound", "--ranks-per-node", "2", "--", "torch_impl/train.py", *free)
-        slurm.wait_for(job, "COMPLETED")
-        world = desk.run("bound").record.world
-    assert (world.size, world.local_size, world.threads_per_rank, world.cores) == (2, 2, 1, 2)
-    assert not world.oversubscribed
+def test_ranks_that_are_bound_to_cores_of_their_own_keep_them_all(desk, tmp_path):
+    srun = ["srun", "--nodes=1", "--ntasks=2", sys.executable, "-c", SHARE, str(tmp_path)]
+    assert desk.slurm.command(*srun).split() == ["1.0", "1.0"]

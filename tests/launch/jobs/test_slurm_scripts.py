@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from made_programs import Answer, MadePrograms
-from sites_and_jobs import slurm_job, slurm_site
+from sites_and_jobs import UNSET, slurm_job, slurm_site
 from waiting import wait_until
 
 from launch.jobs.schedulers import slurm
@@ -78,7 +78,7 @@ class Stage:
         return slurm_site(**{**here, **changes})
 
     def start(self, job, **variables):
-        """Run the script of a job as Slurm would."""
+        """Start the script of a job as Slurm would."""
         (self.folder / "job.sh").write_text(slurm.script(job))
         counts = {"SLURM_JOB_NUM_NODES": str(job.nodes), "SLURM_NTASKS_PER_NODE": str(job.ranks_per_node)}
         about = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-2]", "SLURM_SUBMIT_DIR": str(self.folder)}
@@ -89,9 +89,10 @@ class Stage:
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         )  # fmt: skip
 
-    def output(self):
-        """Wait for the end of the script; return what it printed."""
-        return self.process.communicate(timeout=WAIT_SECONDS)[0]
+    def ended(self):
+        """Wait for the end of the script; return its exit code and what it printed."""
+        output = self.process.communicate(timeout=WAIT_SECONDS)[0]
+        return self.process.returncode, output
 
     def start_ranks(self, job, **variables):
         """Run the script of a job until its ranks run, which do not end by themselves."""
@@ -103,8 +104,7 @@ class Stage:
     def notify(self):
         """Send the notice of the time limit; return exit code and output."""
         self.process.send_signal(signal.SIGUSR1)
-        output = self.output()
-        return self.process.returncode, output
+        return self.ended()
 
     def save(self, path, *, seconds=2):
         """Write a file as the ranks would, some seconds after the start: the script compares whole seconds."""
@@ -138,16 +138,6 @@ def stage(tmp_path):
 
 
 CHECKPOINT = "runs/trial/checkpoints/epoch-0001/state.json"
-
-
-def test_near_the_limit_srun_is_ended_by_slurm_and_the_job_requeued(stage):
-    stage.programs.add("srun", Answer(then=ENDLESS))
-    stage.start_ranks(slurm_job(stage.site()))
-    stage.save(CHECKPOINT)
-    code, output = stage.notify()
-    assert code == 0 and "requeueing" in output
-    assert stage.programs.calls()[-2:] == [["scancel", "--signal=TERM", "7"], ["scontrol", "requeue", "7"]]
-    assert stage.exit_code() is None
 
 
 @pytest.mark.parametrize("launcher", ["mpirun", "horovodrun"])
@@ -207,15 +197,13 @@ def test_a_task_of_an_array_speaks_of_itself_alone(stage):
 def test_the_exit_code_is_that_of_the_ranks(stage, code, requeue):
     stage.programs.add("srun", Answer(code=code))
     stage.start(slurm_job(stage.site(slurm={"requeue": requeue})))
-    stage.output()
-    assert stage.process.returncode == stage.exit_code() == code
+    assert stage.ended()[0] == stage.exit_code() == code
 
 
 def test_a_failing_preflight_ends_the_job_before_the_ranks_are_started(stage):
     stage.programs.add("python", Answer(code=1))
     stage.start(slurm_job(stage.site(), preflight=True))
-    stage.output()
-    assert stage.process.returncode == stage.exit_code() == 1
+    assert stage.ended()[0] == stage.exit_code() == 1
     (words,) = stage.programs.calls()
     assert words[:4] == ["python", "-m", "launch", "preflight"]
 
@@ -230,7 +218,7 @@ def test_a_terminated_script_leaves_its_exit_code(stage):
 def test_counts_are_those_of_slurm_and_hosts_are_named_where_a_launcher_needs_them(stage):
     job = slurm_job(stage.site(launcher="horovodrun"), ranks_per_node=3, repeats=4, seed=10)
     stage.start(job, SLURM_ARRAY_TASK_ID="4")
-    assert "trial-r4: 6 ranks on n[1-2], Slurm job 7, turn 1" in stage.output()
+    assert "trial-r4: 6 ranks on n[1-2], Slurm job 7, turn 1" in stage.ended()[1]
     words = stage.programs.calls()[-1]
     assert words[:6] == ["horovodrun", "-np", "6", "--mpi", "-H", "n1:3,n2:3"]
     assert words[words.index("--seed") + 1] == "13" and words[words.index("--name") + 1] == "trial-r4"
@@ -239,15 +227,19 @@ def test_counts_are_those_of_slurm_and_hosts_are_named_where_a_launcher_needs_th
 
 @pytest.mark.parametrize("launcher", ["srun", "mpirun", "horovodrun"])
 def test_no_word_is_read_by_the_shell(tmp_path, launcher, request):
+    """But a site's own lines are, and may read variables that are not set, as scripts do that set up modules."""
     stage = Stage(tmp_path / HOSTILE)
     request.addfinalizer(stage.end)
     stage.programs.add(launcher, Answer(then=ENDLESS))
     runs = f"runs {HOSTILE}"
-    site = stage.site(launcher=launcher, runs_folder=runs, data_folder=HOSTILE, environment={"WORDS": HOSTILE})
+    site = stage.site(
+        launcher=launcher, runs_folder=runs, data_folder=HOSTILE, environment={"WORDS": HOSTILE}, setup=UNSET
+    )  # fmt: skip
     stage.start_ranks(slurm_job(site, arguments=("--data-folder", HOSTILE)))
     stage.save(CHECKPOINT.replace("runs", runs, 1))
     code, output = stage.notify()
-    assert code == 0 and "requeueing" in output
+    assert code == 0 and "requeueing" in output and "[]" in output
+    assert stage.requeued() == ["7"] and stage.exit_code() is None
     call = next(call for call in stage.programs.records() if call["words"][0] == launcher)
     words = call["words"]
     assert words[words.index("--data-folder") + 1] == HOSTILE

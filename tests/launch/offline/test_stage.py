@@ -15,6 +15,7 @@ import tomllib
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -80,7 +81,6 @@ def checkout(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def weights(tmp_path_factory):
-    """A weights file."""
     file = tmp_path_factory.mktemp("weights") / "weights.safetensors"
     save_file({"weight": np.arange(6.0)}, file)
     return file
@@ -126,7 +126,7 @@ def run_launch(*arguments, code=0):
 def staged(out, *words):
     """Pack a bundle without wheels; return its manifest."""
     run_launch("stage", "-o", out, "--no-wheels", *words)
-    return None if out.suffix == ".tar" else bundle_format.read_manifest(out)
+    return bundle_format.read_manifest(out)
 
 
 def unstaged(bundle, folder):
@@ -178,14 +178,9 @@ def without_network(command, *, folder, home, **variables):
     as_root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     script = 'ip link set lo up && test "$(ip -o link | wc -l)" = 1 && exec "$@"'
     done = subprocess.run(
-        [*WITHOUT_NETWORK, "sh", "-c", script, "sh", *map(str, command)],
-        cwd=folder,
-        env=kept | as_root | {"HOME": str(home), "PIP_CONFIG_FILE": os.devnull} | variables,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=4 * HANG_SECONDS,
-    )
+        [*WITHOUT_NETWORK, "sh", "-c", script, "sh", *map(str, command)], cwd=folder, capture_output=True, text=True,
+        env=kept | as_root | {"HOME": str(home), "PIP_CONFIG_FILE": os.devnull} | variables, timeout=4 * HANG_SECONDS,
+    )  # fmt: skip
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     return done.stdout
 
@@ -193,7 +188,7 @@ def without_network(command, *, folder, home, **variables):
 @pytest.mark.parametrize("kind", ["folder", pytest.param("tar", marks=[pytest.mark.ranks, pytest.mark.ci])])
 def test_a_bundle_sets_up_where_nothing_is_and_ranks_train_there(whole_project, weights, tmp_path, kind):
     out = tmp_path / ("bundle.tar" if kind == "tar" else "bundle")
-    staged(out, "--dataset", "mnist", "--weights", weights)
+    run_launch("stage", "-o", out, "--no-wheels", "--dataset", "mnist", "--weights", weights)
     assert [path.name for path in tmp_path.iterdir()] == [out.name]
     if kind == "tar":
         subprocess.run(["tar", "xf", str(out)], cwd=tmp_path, check=True, timeout=HANG_SECONDS)
@@ -220,7 +215,7 @@ def train(python, framework, target, folder, **variables):
     """Train an epoch of MNIST with 2 ranks, offline; assert that it learned and knows its source."""
     path = f"{python.parent}{os.pathsep}{os.environ['PATH']}"
     program = ["-m", "launch", "train", "--framework", framework, "--np", "2"]
-    settings = ["--", "--epochs", "1", "--dataset", "mnist", "--name", framework]
+    settings = ["--", "--epochs", "1", "--model", "mlp", "--dataset", "mnist", "--name", framework]
     without_network([python, *program, *settings], folder=target, home=folder / "home", PATH=path, **variables)
     record = json.loads((target / "runs" / framework / "run.json").read_bytes())
     assert record["status"]["state"] == "finished"
@@ -243,19 +238,8 @@ def test_a_full_bundle_sets_up_and_trains_without_network(tmp_path):
 def test_prepared_images_come_along(project, tmp_path, capsys):
     drawn, prepared = str(tmp_path / "fish"), str(tmp_path / "fish.safetensors")
     assert common_main(["images", "draw", drawn, "--images", "30", "--image-size", "32x32"]) == 0
-    prepare = [
-        "images",
-        "prepare",
-        drawn,
-        "--image-size",
-        "20x20",
-        "--gray",
-        "--split",
-        "60/20/20",
-        "--output",
-        prepared,
-    ]
-    assert common_main(prepare) == 0
+    prepare = ["images", "prepare", drawn, "--image-size", "20x20", "--gray", "--split", "60/20/20"]
+    assert common_main([*prepare, "--output", prepared]) == 0
     staged(tmp_path / "bundle", "--dataset", f"prepared:{prepared}")
     there = unstaged(tmp_path / "bundle", tmp_path / "there")
     assert "--dataset prepared:inputs/fish.safetensors" in capsys.readouterr().out
@@ -312,16 +296,10 @@ def wheel_names(*groups):
     return [f"{name.replace('-', '_')}-{version}-py3-none-any.whl" for name, version in pins.items()]
 
 
-@pytest.fixture
-def wheels(tmp_path):
-    """An empty folder for wheels."""
-    folder = tmp_path / "wheels"
-    folder.mkdir()
-    return folder
-
-
 @pytest.mark.parametrize("gpu", [False, True])
-def test_a_folder_of_wheels_is_packed_if_it_is_complete(gpu, project, wheels, tmp_path, capsys):
+def test_a_folder_of_wheels_is_packed_if_it_is_complete(gpu, project, tmp_path, capsys):
+    wheels = tmp_path / "wheels"
+    (wheels / "horovod" / "key").mkdir(parents=True)
     out, words = tmp_path / "bundle", ["--frameworks", "torch", "--wheels", wheels, *(["--gpu"] if gpu else [])]
     if gpu:  # PyTorch's build names the packages of CUDA; Horovod is compiled there
         packed.pack(wheels, [Environment(folder=".venv", frameworks=("torch",), cuda=13, capabilities=("9.0",))])
@@ -331,7 +309,6 @@ def test_a_folder_of_wheels_is_packed_if_it_is_complete(gpu, project, wheels, tm
         of_torch = [re.sub(r"^(torch-[^-]+)", r"\1+cpu", name) for name in wheel_names("torch", "torch-cpu")]
         horovod = f"horovod/key/horovod-{horovod_build.VERSION}-cp311.whl"
     names = [*of_torch, *wheel_names("base"), horovod]
-    (wheels / "horovod" / "key").mkdir(parents=True)
     for name in names:
         (wheels / name).touch()
     for missing in (names[0], names[-3], horovod):
@@ -344,22 +321,6 @@ def test_a_folder_of_wheels_is_packed_if_it_is_complete(gpu, project, wheels, tm
     assert ("no Horovod for torch alone was built here" in capsys.readouterr().out) == gpu
     assert bundle_format.read_manifest(out)["setup"] == {"wheels": "all", "frameworks": ["torch"], "gpu": gpu}
     assert (out / "wheels" / packed.NAME).is_file() == gpu
-
-
-def test_of_a_folder_of_wheels_another_architecture_gets_the_pure_ones_of_the_pinned_versions(
-    project, wheels, tmp_path, capsys
-):
-    pins = setup_plan.Request(root=ROOT).pins("base")
-    pure = f"tqdm-{pins['tqdm']}-py3-none-any.whl"
-    compiled = f"numpy-{pins['numpy']}-cp311-cp311-manylinux_2_28_x86_64.whl"
-    for name in (pure, compiled, "tqdm-0.0.1-py3-none-any.whl", "networkx-3.6.1-py3-none-any.whl"):
-        (wheels / name).touch()
-    run_launch("stage", "-o", tmp_path / "bundle", "--site", "cte-power", "--wheels", wheels)
-    assert [path.name for path in (tmp_path / "bundle" / "wheels").iterdir()] == [pure]
-    missing = bundle_format.read_manifest(tmp_path / "bundle")["setup"]["from_modules"]
-    assert {f"numpy=={pins['numpy']}", f"horovod=={horovod_build.VERSION}"} <= set(missing)
-    assert not [name for name in missing if name.startswith(("tqdm", "tensorflow-cpu", "cmake"))]
-    assert f"from modules come {' '.join(missing)}" in capsys.readouterr().out
 
 
 # Damage
@@ -461,11 +422,8 @@ def test_a_tar_file_that_is_cut_off_is_refused(bundle, tmp_path, capsys, length)
 def test_an_interrupted_set_up_is_resumed_from_the_same_bundle_only(project, bundle, tmp_path, monkeypatch, capsys):
     there = tmp_path / "there"
 
-    def interrupt(*_):
-        raise KeyboardInterrupt
-
     with monkeypatch.context() as patch:
-        patch.setattr(unstage, "set_up", interrupt)
+        patch.setattr(unstage, "set_up", Mock(side_effect=KeyboardInterrupt))
         run_launch("unstage", bundle, "--folder", there, "--cache-folder", tmp_path / "cache", code=130)
     assert (there / unstage.UNFINISHED).exists()
     staged(tmp_path / "other")
@@ -475,19 +433,14 @@ def test_an_interrupted_set_up_is_resumed_from_the_same_bundle_only(project, bun
     assert not (there / unstage.UNFINISHED).exists()
 
 
-@pytest.mark.ci
-def test_a_set_up_that_fails_is_one_line_and_can_be_resumed(whole_project, tmp_path, monkeypatch, capfd):
-    monkeypatch.setenv("HOROVOD_TWINS_CACHE", str(tmp_path / "cache"))  # no other set-up to wait for
-    own, there = tmp_path / "bundle", tmp_path / "there"
-    manifest = staged(own)
-    manifest["setup"]["wheels"] = stage.ALL  # though there are none
+def test_a_set_up_that_fails_is_one_line_and_can_be_resumed(own, tmp_path, capfd):
+    there, manifest = tmp_path / "there", bundle_format.read_manifest(own)
+    manifest["setup"]["wheels"] = stage.ALL  # though there are none, and no set-up
     write_manifest(own, manifest)
     (own / "wheels").mkdir()
-    run_launch("unstage", own, "--folder", there, code=2)
+    run_launch("unstage", own, "--folder", there, "--cache-folder", tmp_path / "cache", code=2)
     printed = capfd.readouterr().err
-    assert printed.splitlines()[0].startswith("setup: error: there is no ")
-    assert "unstage: error: set-up failed" in printed.splitlines()[-1]
-    assert "Traceback" not in printed
+    assert "unstage: error: set-up failed" in printed.splitlines()[-1] and "Traceback" not in printed
     assert (there / unstage.UNFINISHED).exists()
 
 
@@ -548,7 +501,6 @@ def test_for_ppc64le_pure_wheels_go_on_top_of_modules(tmp_path, monkeypatch, cap
     run_launch("stage", "-o", tmp_path / "bundle", "--site", "cte-power", "--frameworks", "torch", "--uncommitted")
     assert "only pure-Python wheels run on ppc64le; from modules come" in capfd.readouterr().out
     names = [path.name for path in (tmp_path / "bundle" / "wheels").iterdir()]
-    assert names
     assert all(name.endswith("-none-any.whl") for name in names)
     assert {name.split("-")[0] for name in names} >= {"pydantic", "setuptools", "tqdm"}
     monkeypatch.setattr("platform.machine", lambda: "ppc64le")
@@ -594,14 +546,3 @@ def test_a_disk_too_small_is_one_line(project, bundle, small_disk, tmp_path, mon
     assert list(small_disk.iterdir()) == []
     received = as_tar(bundle, tmp_path / "bundle.tar") if kind == "tar" else bundle
     assert words in unstage_refused(capsys, received, small_disk / "there")
-
-
-def test_progress_shows_size_and_time_left(monkeypatch, capsys):
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    progress = bundle_format.ByteProgress("packing", 10**9)
-    progress.started -= 300
-    progress.shown -= 1
-    progress.add(250_000_000)
-    printed = re.search(r"packing: 250.0 MB of 1.0 GB, about (\d+) s left", capsys.readouterr().err)
-    assert printed
-    assert 900 <= int(printed[1]) < 1200

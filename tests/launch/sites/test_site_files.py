@@ -25,25 +25,6 @@ def test_every_shipped_site_and_every_machine_is_listed():
     rows = [line.split() for line in shown.splitlines()[2:-1]]
     assert {row[0] for row in rows} - {"thesis-machine"} == {path.stem for path in SITE_FILES.glob("*.toml")}
     assert {row[0] for row in rows} | {row[1] for row in rows} >= set(read_sites().sites)
-    lines = [" ".join(row) for row in rows]
-    assert (
-        "aws-p3 aws-p3-8xlarge skypilot horovodrun 32 4 x Tesla V100 SXM2 16 GB 12.240 us-east-1 "
-        "2025-12-31, now aws-g5-12xlarge"
-    ) in lines
-    for launcher in ("local horovodrun", "hosts horovodrun", "slurm srun", "kubernetes mpirun"):
-        name = launcher.split()[0]
-        assert any(line.startswith(f"{name} {name} {launcher}") for line in lines), launcher
-
-
-def test_clusters_agree_with_their_guides():
-    site = read_launch_site("cte-power")
-    node = site.machines["cte-power"]
-    assert (node.gpu, node.gpus, node.cores, node.memory_gb) == ("v100", 4, 40, 512)
-    assert not site.internet and (site.slurm.cores_per_gpu, site.slurm.max_hours) == (40, 48)
-    assert [module.split("/")[0] for module in site.modules] == ["gcc", "cuda", "nccl", "openmpi"]
-    site = read_launch_site("marenostrum5")
-    assert not site.internet
-    assert (site.slurm.partition, site.slurm.cores_per_gpu, site.slurm.max_hours) == ("acc", 20, 72)
 
 
 @pytest.mark.parametrize(
@@ -64,14 +45,6 @@ def test_the_kind_of_node_goes_by_its_gpus_or_is_named_behind_the_site(site, gpu
     place = read_launch_site(site)
     assert place.node_for(gpus)[0] == node
     assert read_launch_site(place.reference) == place
-
-
-def test_a_site_is_shown_with_its_machines_software_and_prices():
-    """Of the software by which set-up chooses CUDA builds, SkyPilot's default images have an older one for old GPUs."""
-    shown = [line.split(maxsplit=2) for line in call(launch.main, "sites", "aws-p3").splitlines()]
-    assert ["software", "driver", "535.216.01"] in shown and ["software", "toolkits", "12.4"] in shown
-    assert ["gpu", "compute_capability", "7.0"] in shown
-    call(launch.main, "sites", "aws-g3", shows="$1.14 an hour (on demand, Linux, us-east-1; 2025-10-31")
 
 
 def test_prices_older_than_a_year_are_marked():
@@ -103,11 +76,6 @@ gpu = "v100"  # of the project's table
 gpus = 2
 processor = "two of them"
 
-[sites.fat.ownership]
-date = 2026-11-21
-source = "its bill"
-purchase_usd = 87660
-
 [sites.own]
 title = "of its own kind"
 kind = "owned"
@@ -134,7 +102,6 @@ def test_a_custom_site_is_one_file(tmp_path):
     assert (site.name, site.reference, site.node_for(2)[0]) == ("ours", str(file), "fat")
     shown = call(launch.main, "sites", str(file))
     assert "a fat node" in shown and "Tesla V100" in shown and "own GPU" in shown
-    assert "$2 an hour (computed: $87,660 over 5 years, used 100 % of the time; " in shown
     rows = [line.split() for line in call(launch.main, "sites", "--table", str(file)).splitlines()]
     assert ["own", "4", "x", "own", "GPU"] in rows
     assert "aws-p3-8xlarge" in read_sites(file).sites

@@ -1,9 +1,10 @@
 """Several plain hosts over ssh: two hosts of namespaces with an sshd each, both frameworks, Gloo and MPI."""
 
+import json
 import sys
 
 import pytest
-from processes import call
+from processes import ROOT, call, environment
 from sites_and_jobs import own_site
 from two_hosts import INTERFACE, SSH_PORT, several_hosts
 from waiting import wait_until
@@ -34,8 +35,7 @@ def options_of(hosts, **others):
 
 
 @pytest.mark.cluster
-@pytest.mark.parametrize("controller", ["gloo", "mpi"])
-@pytest.mark.parametrize("framework", ["torch", "keras"])
+@pytest.mark.parametrize(("framework", "controller"), [("torch", "mpi"), ("keras", "gloo")])
 def test_both_frameworks_train_on_two_hosts(hosts, tmp_path, framework, controller):
     site = write_site(tmp_path, options_of(hosts))
     folder = tmp_path / "all runs"  # a blank, which two shells see
@@ -50,55 +50,47 @@ def test_both_frameworks_train_on_two_hosts(hosts, tmp_path, framework, controll
 
 
 @pytest.mark.cluster
-def test_a_job_runs_on_hosts_of_a_site_by_mpirun(hosts, tmp_path):
-    environment = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+def test_a_preflight_comes_to_the_sum_over_the_ranks(hosts, tmp_path):
     site = write_site(
-        tmp_path, options_of(hosts, names=["b:1", "a:2"]), launcher="mpirun", runs_folder=str(tmp_path / "runs"),
-        environment=environment,
+        tmp_path, options_of(hosts, names=["a", "b"]), launcher="mpirun", environment={"PYTHONPATH": str(ROOT)}
     )  # fmt: skip
-    jobs = ["--jobs-folder", str(tmp_path / "jobs")]
-    words = ["--site", site, "--nodes", "2", "--no-preflight", "--name", "job", *jobs]
-    submitted = hosts.run("a", [*LAUNCH, "submit", *words, "--", "torch_impl/train.py", *SHORT])
-    assert submitted.returncode == 0, submitted.stderr
-    log = wait_for_state(hosts, "job", "finished", jobs=jobs)
-    assert "mpirun -np 2 -H b:1,a:1 " in (tmp_path / "jobs" / "job" / "job.sh").read_text()
-    world = read_run(tmp_path / "runs" / "job").record.world
-    assert (sorted(world.hosts), world.local_size, world.controller) == (["a", "b"], 1, "mpi"), log
+    words = ["--framework", "torch", "--dataset", "none", "--runs-folder", str(tmp_path / "runs")]
+    command = [*LAUNCH, "preflight", "--format", "json", "--site", site, *words]
+    done = hosts.run("a", command, environment=environment())
+    result = json.loads(done.stdout)
+    assert (result["result"], done.returncode) == ("ok", 0), json.dumps(result, indent=1)
+    assert result["hosts"] == {"a": 1, "b": 1} and result["allreduce"]["hosts"] == ["a", "b"]
 
 
 @pytest.mark.cluster
-@pytest.mark.parametrize("controller", ["gloo", "mpi"])
-def test_a_cancelled_job_leaves_no_rank_on_any_host(hosts, tmp_path, controller):
-    site = write_site(tmp_path, options_of(hosts), runs_folder=str(tmp_path / "runs"), controller=controller)
+@pytest.mark.parametrize(
+    ("launcher", "controller", "start"),
+    [("horovodrun", "gloo", "horovodrun -np 2 -H b:1,a:1 "), ("mpirun", "mpi", "mpirun -np 2 -H b:1,a:1 ")],
+)
+def test_a_cancelled_job_leaves_no_rank_on_any_host(hosts, tmp_path, launcher, controller, start):
+    site = write_site(
+        tmp_path, options_of(hosts, names=["b:1", "a:2"]), runs_folder=str(tmp_path / "runs"), launcher=launcher,
+        controller=controller, environment={"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"},
+    )  # fmt: skip
     jobs = ["--jobs-folder", str(tmp_path / "jobs")]
     words = ["--site", site, "--nodes", "2", "--no-preflight", "--name", "endless", *jobs]
     endless = [*SMALL, "--epochs", "1000000"]
     submitted = hosts.run("a", [*LAUNCH, "submit", *words, "--", "torch_impl/train.py", *endless])
     assert submitted.returncode == 0, submitted.stderr
-    log = tmp_path / "jobs" / "endless" / "output.log"
-    wait_until(lambda: "images/s" in log.read_text(), shown=lambda: log.read_text())
-    assert all(ranks_on(hosts, host) for host in "ab")
+    job = tmp_path / "jobs" / "endless"
+    wait_until(lambda: "images/s" in (job / "output.log").read_text(), shown=(job / "output.log").read_text)
+    assert all(ranks_on(hosts, host) for host in "ab") and start in (job / "job.sh").read_text()
+    world = read_run(tmp_path / "runs" / "endless").record.world
+    assert (sorted(world.hosts), world.local_size, world.controller) == (["a", "b"], 1, controller)
     assert hosts.run("a", [*LAUNCH, "cancel", "endless", *jobs]).returncode == 0
-    wait_for_state(hosts, "endless", "cancelled", jobs=jobs)
-    wait_until(lambda: not ranks_on(hosts, "a") and not ranks_on(hosts, "b"), shown=lambda: log.read_text())
+    status = [*LAUNCH, "status", "endless", *jobs]
+    wait_until(lambda: "  cancelled " in hosts.run("a", status).stdout, shown=(job / "output.log").read_text)
+    wait_until(lambda: not ranks_on(hosts, "a") and not ranks_on(hosts, "b"), shown=(job / "output.log").read_text)
 
 
 def ranks_on(hosts, host):
     """Return the trainers that run on a host, a command line each."""
     return [line for line in hosts.running(host) if line.startswith("python torch_impl/train.py")]
-
-
-def wait_for_state(hosts, name, state, *, jobs):
-    """Wait until a job has this status; return its log."""
-
-    def shown():
-        return hosts.run("a", [*LAUNCH, "status", name, *jobs]).stdout
-
-    def log():
-        return hosts.run("a", [*LAUNCH, "logs", name, *jobs]).stdout
-
-    wait_until(lambda: f"  {state} " in shown(), shown=lambda: shown() + log())
-    return log()
 
 
 @pytest.mark.cluster
@@ -114,43 +106,19 @@ def wait_for_state(hosts, name, state, *, jobs):
     ids=["no sshd", "key", "host key", "name", "two names"],
 )
 def test_an_unreachable_host_is_reported_in_one_line(hosts, tmp_path, changed, named, words):
-    """Nor is a job submitted there."""
+    """Nor is a job submitted where no name is known."""
     site = write_site(tmp_path, options_of(hosts, names=named.split(","), **changed))
     size = str(len(named.split(",")))
     train = ["train", "--site", site, "--np", size, "--", *SHORT, "--runs-folder", str(tmp_path / "runs")]
     jobs = str(tmp_path / "jobs")
     submit = ["submit", "--site", site, "--nodes", size, "--jobs-folder", jobs, "--", "torch_impl/train.py", *SHORT]
-    for command in (train, submit):
+    for command in (train, submit) if "nowhere" in named else (train,):
         done = hosts.run("a", [*LAUNCH, *command])
         assert done.returncode == 2
         line = done.stderr.splitlines()[-1]
         assert all(word in line for word in ["error: ssh does not reach", *words])
         assert len(done.stderr.splitlines()) == (1 if command is train else 2)
-    assert not (tmp_path / "runs").exists() and not list((tmp_path / "jobs").iterdir())
-
-
-@pytest.mark.cluster
-def test_commands_run_on_all_hosts_and_end_there_at_the_limit(hosts):
-    code = f"""
-from launch.starting.parallel import run_for_hosts
-from launch.starting.ssh import Ssh
-ssh = Ssh(port={SSH_PORT}, identity={hosts.identity!r})
-def run(command, *, limit_seconds):
-    commands = {{host: ssh.words(host, command, limit_seconds=limit_seconds) for host in ["b", "a"]}}
-    return run_for_hosts(commands, limit_seconds=limit_seconds).values()
-words = ["python3", "-c", "import os, sys; print(os.uname().nodename, sys.argv[1:]); sys.exit(3)", "$(id) 'x y'"]
-for outcome in run(words, limit_seconds=60):
-    print(outcome.host, outcome.code, outcome.stdout.strip())
-for outcome in run(["sleep", "86399"], limit_seconds=1):
-    print(outcome.host, outcome.code in (None, 124))  # whoever is first: we here, or `timeout` there
-"""
-    done = hosts.run("a", [sys.executable, "-c", code])
-    output = "[\"$(id) 'x y'\"]"
-    assert done.stdout.splitlines() == [f"b 3 b {output}", f"a 3 a {output}", "b True", "a True"], done.stderr
-    wait_until(
-        lambda: not any("86399" in line for host in "ab" for line in hosts.running(host)),
-        shown=lambda: str(hosts.running("b")),
-    )
+    assert not (tmp_path / "runs").exists() and not list(tmp_path.glob("jobs/*"))
 
 
 def test_the_command_names_hosts_and_how_they_are_reached(tmp_path):

@@ -1,11 +1,10 @@
-"""Lanes: how a host is divided, what processes in a lane have, and what ends them.
+"""Lanes: how a host is divided, what a lane has, and what ends all of them.
 
 Which run is made in which lane is in `launch/experiments/test_series.py`, what is refused in `tests/refusals/`.
 """
 
 import argparse
 import os
-import sys
 
 import pytest
 
@@ -24,7 +23,6 @@ from launch.starting.lanes import (
     run_in_lanes,
     uuids_of_gpus,
 )
-from launch.starting.processes import started
 
 
 def options(*words):
@@ -96,22 +94,6 @@ def test_gpus_that_this_process_does_not_see_do_not_count(monkeypatch, variable,
     this_host.cache_clear()
     assert this_host().gpus == len(seen)
     this_host.cache_clear()
-
-
-@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="two cores are needed")
-def test_processes_have_the_cores_of_their_lane_and_this_one_keeps_its_own(tmp_path):
-    before = os.sched_getaffinity(0)
-    program = f"import os; print(*os.sched_getaffinity(0), os.environ.get({AT_ONCE!r}), os.environ.get({GPUS_SEEN!r}))"
-    for lane in divide_host(2, cores=sorted(before)[:2], gpus=["a", "b"]):
-        log = tmp_path / "log"
-        command = [sys.executable, "-c", program]
-        with started(command, variables=lane.variables, log=log, cores=lane.cores) as process:
-            assert os.sched_getaffinity(0) == before
-            assert process.wait() == 0
-        assert log.read_text().split() == [str(lane.cores[0]), "2", "ab"[lane.number - 1]]
-    with pytest.raises(UserError, match="is not installed"), started(["no-program"], variables={}, log=log, cores=[0]):
-        pass
-    assert os.sched_getaffinity(0) == before
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), UserError("no space")])

@@ -4,7 +4,6 @@ Also of ranks that come and go (`--elastic`), and of those that are started agai
 """
 
 import os
-import re
 import shlex
 import signal
 import socket
@@ -99,12 +98,6 @@ def test_a_folder_that_horovodrun_cannot_enter_on_other_hosts_is_refused(starts,
     monkeypatch.chdir(tmp_path / "with blank")
     line = "error: horovodrun does not find this folder on other hosts."
     call(main, "train", "--np", "2", "--hosts", "node1:1,node2:1", "--", *SMALL, code=2, shows=line)
-
-
-def test_help_of_the_trainer_starts_nothing(starts, capsys):
-    with pytest.raises(SystemExit) as stop:
-        main(["train", "--", "--help"])
-    assert stop.value.code == 0 and "--batch-size" in capsys.readouterr().out and starts.commands == []
 
 
 # Ranks that come and go
@@ -284,8 +277,3 @@ def test_signals_reach_the_program_which_ends_first(number):
             process.send_signal(number)
         rest = process.communicate(timeout=30)[0]
         assert rest == f"received {int(number)}\n" and process.returncode == 5
-
-
-def test_make_train_calls_this():
-    called = r"-m launch train --framework \$\(FRAMEWORK\) --np \$\(NP\) \$\(if .*ELASTIC.*,--elastic\) -- \$\(ARGS\)"
-    assert re.search(called, (ROOT / "Makefile").read_text())

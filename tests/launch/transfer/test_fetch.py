@@ -303,18 +303,14 @@ def test_runs_on_a_file_system_that_both_see_are_left_alone(transfer):
 # Jobs; by the shells of schedulers in `tests/launch/jobs/`
 
 
-def make_job(folder, *runs, site="local"):
-    """Write a job that writes some runs; return the words that fetch it."""
-    (folder / "jobs" / "job1").mkdir(parents=True)
-    write_job(folder / "jobs" / "job1", job_record(site, name="job1", id="1@1.00", repeats=len(runs), runs=list(runs)))
-    return ["job1", "--jobs-folder", str(folder / "jobs")]
-
-
 def test_the_runs_of_a_job(transfer):
     project = transfer.folder / "project"
     project.mkdir()
     site = own_site(transfer.folder, project_folder=str(project))
-    words = make_job(transfer.folder, "runs/a-r1", "runs/a-r2", "runs/smoke", site=site)
+    job, runs = transfer.folder / "jobs" / "job1", ["runs/a-r1", "runs/a-r2", "runs/smoke"]
+    job.mkdir(parents=True)
+    write_job(job, job_record(site, name="job1", id="1@1.00", repeats=3, runs=runs))
+    words = ["job1", "--jobs-folder", str(job.parent)]
     assert "there is no run. Received: ./runs/a-r1, ./runs/a-r2" in transfer.fetch(*words, code=2)
     make_run(project / "runs" / "a-r1")  # the second has not started
     make_run(project / "runs" / "smoke" / "cell-r1")

@@ -1,10 +1,14 @@
 """What command lines of `python -m common` in `tests/refusals/common.toml` need in the current folder."""
 
 import os
+from unittest import mock
 
 import numpy as np
 from made_images import write_deep_color, write_image
 from PIL import Image
+
+from common.data.images.prepare import Settings, prepare
+from common.data.images.prepared_rows import parse_shares
 
 
 def pets(folder):
@@ -12,6 +16,33 @@ def pets(folder):
     for number in range(40):
         write_image(folder / f"pets/cat/{number:02d}.png", number)
         write_image(folder / f"pets/dog/{number:02d}.png", 100 + number)
+
+
+def prepared(folder):
+    """Prepare them, as the file `made`."""
+    settings = Settings(
+        size=(6, 4), gray=True, pixels="uint8", shares=parse_shares("85/2/13"), seed=1, skip_broken=False
+    )
+    prepare(folder / "pets", folder / "made", settings)
+
+
+def newer(folder):
+    """Prepare them as a newer version of this program would."""
+    with mock.patch("common.data.images.prepare.VERSION", 2):
+        prepared(folder)
+
+
+def misfits(folder):
+    """Write folders of two classes with images that do not fit together."""
+    for name in ("mixed", "sizes", "bad", "deep-gray", "sixteen"):
+        for image in ("a/1", "b/1", "b/2"):
+            write_image(folder / f"{name}/{image}.png")
+    write_image(folder / "mixed/b/3.png", mode="L")
+    write_image(folder / "sizes/b/3.png", size=(31, 30))
+    for number in range(5):
+        (folder / f"bad/a/bad-{number}.png").write_bytes(b"no image")
+    write_deep_color(folder / "deep-gray/a/1.png", channels=2)
+    Image.new("I;16", (6, 4)).save(folder / "sixteen/a/1.png")
 
 
 def broken(folder):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from builders import make_config, make_setup, make_world
 from given.common import pets
-from made_images import write_deep_color, write_image
+from made_images import write_image
 from PIL import ExifTags, Image
 
 from common.__main__ import main
@@ -19,9 +19,10 @@ from common.training.console_report import warning_lines
 
 
 @pytest.fixture
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("HOROVOD_TWINS_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache" / "datasets"
+def alone(tmp_path, cache):
+    """A folder for the only image of a class."""
+    (tmp_path / "made/a").mkdir(parents=True)
+    return tmp_path / "made/a"
 
 
 def exif_of(orientation):
@@ -126,13 +127,6 @@ def test_images_are_decoded_once_and_again_when_the_folder_changes(folder, cache
     assert load() == (81, 4)
 
 
-def test_resizing_allows_mixed_sizes(folder):
-    write_image(folder / "dog/99.jpeg", 50, size=(31, 30))
-    dataset = load_dataset(f"images:{folder}", image_size=(8, 9))
-    assert dataset.image_shape == (8, 9, 3)
-    assert len(dataset.train) + len(dataset.test) == 81
-
-
 @pytest.mark.parametrize(
     ("modes", "suffix", "gray", "channels"),
     [
@@ -180,9 +174,8 @@ def read_alone(file, **options):
 
 @pytest.mark.parametrize("suffix", ["png", "webp"])
 @pytest.mark.parametrize("orientation", TURNS)
-def test_photographs_are_upright(orientation, suffix, tmp_path, cache):
-    (tmp_path / "made/a").mkdir(parents=True)
-    file = tmp_path / f"made/a/0.{suffix}"
+def test_photographs_are_upright(orientation, suffix, alone):
+    file = alone / f"0.{suffix}"
     write_turned(file, orientation)
     pixels, notes = read_alone(file, gray=True)
     np.testing.assert_array_equal(pixels[..., 0], TURNS[orientation])
@@ -191,9 +184,8 @@ def test_photographs_are_upright(orientation, suffix, tmp_path, cache):
     assert read_alone(file, gray=True) == (pytest.approx(pixels), notes), "from the cache, too"
 
 
-def test_damaged_exif_data_turn_nothing_and_those_behind_the_pixels_are_found(tmp_path, cache):
-    (tmp_path / "made/a").mkdir(parents=True)
-    file = tmp_path / "made/a/0.png"
+def test_damaged_exif_data_turn_nothing_and_those_behind_the_pixels_are_found(alone):
+    file = alone / "0.png"
     write_turned(file, 6)
     content = file.read_bytes()
     start = content.index(b"eXIf") - 4
@@ -212,9 +204,8 @@ def test_damaged_exif_data_turn_nothing_and_those_behind_the_pixels_are_found(tm
 
 
 @pytest.mark.parametrize("mode", ["RGBA", "LA", "P", "RGB"])
-def test_what_is_transparent_becomes_white(mode, tmp_path, cache):
+def test_what_is_transparent_becomes_white(mode, alone):
     """A drawing: a black line on transparency, whose hidden color is black, too."""
-    (tmp_path / "made/a").mkdir(parents=True)
     line = np.zeros((4, 6), np.uint8)
     line[1] = 255
     layers = np.dstack([line * 0, line]) if mode == "LA" else np.dstack([line * 0, line * 0, line * 0, line])
@@ -226,16 +217,15 @@ def test_what_is_transparent_becomes_white(mode, tmp_path, cache):
     elif mode == "RGB":
         image = Image.fromarray(np.dstack([line // 255] * 3))  # nearly black
         options = {"transparency": (0, 0, 0)}
-    image.save(tmp_path / "made/a/0.png", **options)
-    pixels, notes = read_alone(tmp_path / "made/a/0.png")
+    image.save(alone / "0.png", **options)
+    pixels, notes = read_alone(alone / "0.png")
     assert pixels[[0, 2, 3]].min() == 255 and pixels[1].max() <= 1
-    assert notes == [f"images with transparent pixels, placed on white: 3 of 3, such as {tmp_path}/made/a/0.png"]
+    assert notes == [f"images with transparent pixels, placed on white: 3 of 3, such as {alone}/0.png"]
 
 
 @pytest.mark.parametrize("suffix", ["png", "webp"])
-def test_of_an_animation_the_first_frame_is_read(suffix, tmp_path, cache):
-    (tmp_path / "made/a").mkdir(parents=True)
-    file = tmp_path / f"made/a/0.{suffix}"
+def test_of_an_animation_the_first_frame_is_read(suffix, alone):
+    file = alone / f"0.{suffix}"
     frames = [Image.fromarray(np.dstack([PIXELS * 0 + value] * 3)) for value in (10, 200)]
     frames[0].save(file, save_all=True, append_images=frames[1:], lossless=True)
     pixels, notes = read_alone(file)
@@ -264,57 +254,7 @@ def test_notes_are_printed(folder, tmp_path, capsys):
         assert f"Warning: {note}" in lines and f"note: {note}" in printed
 
 
-def test_two_images_of_one_class_are_enough(tmp_path, cache):
-    for name in ("a/1", "b/1", "b/2"):
-        write_image(tmp_path / f"made/{name}.png")
-    dataset = load_dataset(f"images:{tmp_path / 'made'}")
-    assert (len(dataset.train), len(dataset.test)) == (2, 1)
-
-
 # What is refused
-
-
-def write_other_classes(folder):
-    for name in ("train/a/1", "train/b/1", "test/a/1", "test/bird/1"):
-        write_image(folder / f"{name}.png")
-
-
-def write_bad(folder):
-    for number in range(5):
-        (folder / f"cat/bad-{number}.png").write_bytes(b"no image")
-
-
-def write_truncated(folder):
-    path = folder / "cat/short.png"
-    Image.fromarray(np.random.default_rng(0).integers(0, 256, (4, 6, 3), dtype=np.uint8)).save(path)
-    path.write_bytes(path.read_bytes()[:-30])
-
-
-@pytest.mark.parametrize(
-    ("write", "words"),
-    [
-        (lambda folder: write_image(folder / "dog/99.png", mode="L"), r"some in color.*--gray"),
-        (
-            lambda folder: write_image(folder / "dog/99.png", size=(31, 30)),
-            r"4 x 6: 80, e\.g\..*30 x 31: 1, e\.g\..*dog/99\.png.*--image-size",
-        ),
-        (write_other_classes, r"different classes.*bird"),
-        (write_bad, r"5 of 85 .*cat/bad-0\.png(?!.*bad-4).*and 2 more"),  # the first few
-        (write_truncated, r"1 of .*cat/short\.png"),
-        (
-            lambda folder: Image.new("L", (6, 4)).save(folder / "cat/a.png", format="GIF"),
-            "1 of 81 images.*not a PNG.* image",
-        ),
-        (lambda folder: Image.new("I;16", (6, 4)).save(folder / "cat/a.png"), "1 of 81.*16 bits per channel, not 8"),
-        (lambda folder: write_deep_color(folder / "cat/a.png", channels=2), "1 of 81.*16 bits per channel, not 8"),
-    ],
-)
-def test_images_that_do_not_fit_together_are_one_line(write, words, folder, cache):
-    write(folder)
-    with pytest.raises(UserError, match=rf"^[^\n]*{words}[^\n]*\Z") as error:
-        load_dataset(f"images:{folder}")
-    assert "Received" in str(error.value)
-    assert not list(cache.glob("images-*"))
 
 
 def test_a_folder_without_permission_is_refused(folder, monkeypatch):

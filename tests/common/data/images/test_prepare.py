@@ -152,42 +152,13 @@ def test_a_file_that_breaks_between_the_passes_is_an_error(folder, monkeypatch):
     assert list(folder.parent.iterdir()) == [folder]
 
 
-def damaged(file):
-    """Return the error message for a file, which is one line."""
-    with pytest.raises(UserError) as caught:
-        load_dataset(f"prepared:{file}")
-    assert "\n" not in str(caught.value) and f"Received: {file}" in str(caught.value)
-    return str(caught.value)
-
-
-def test_missing_foreign_and_damaged_files_are_refused(folder, tmp_path, monkeypatch):
+def test_large_files_are_checked_by_their_length_and_labels_only(folder, monkeypatch):
+    """Damaged files and those of another version: `refusals/common.toml`."""
     file = make(folder)
-    good = file.read_bytes()
-    with monkeypatch.context() as patch:
-        patch.setattr(prepared_file, "VERSION", 2)
-        assert "another version of this program (1, not 2)" in damaged(file)
-    assert "No such file" in damaged(tmp_path / "none")
-    assert "Is a directory" in damaged(tmp_path)
-    for text in (b"", b"short", b"\xff" * 100, (2).to_bytes(8, "little") + b"{}", (2).to_bytes(8, "little") + b"[]"):
-        file.write_bytes(text)
-        assert "not a file of prepared images" in damaged(file)
-    start = 8 + int.from_bytes(good[:8], "little")
-    labels_end = start + 80 * 8
-    for position, what in ((start, "labels"), (labels_end - 1, "labels"), (labels_end, "images"), (-1, "images")):
-        changed = bytearray(good)
-        changed[position] ^= 1
-        file.write_bytes(changed)
-        assert f"the {what} have another checksum" in damaged(file)
-    for content in (good[:-1], good + b"0"):
-        file.write_bytes(content)
-        assert f"it has {len(content):,} bytes instead of {len(good):,}" in damaged(file)
-    file.write_bytes(good.replace(b"pets", b"cats"))
-    assert "the description has another checksum" in damaged(file)
-    file.write_bytes(good.replace(b'"U8", "shape": [70', b'"U8", "shape": [69'))
-    assert "the header does not match" in damaged(file)
-    file.write_bytes(good[:-1] + b"0")
-    assert "the images have another checksum" in damaged(file)
-    monkeypatch.setattr(prepared_file, "FULL_CHECK_BYTES", 100)  # large files are checked by their length only
+    file.write_bytes(file.read_bytes()[:-1] + b"0")
+    with pytest.raises(UserError, match="the images have another checksum"):
+        load_prepared(file, name="made")
+    monkeypatch.setattr(prepared_file, "FULL_CHECK_BYTES", 100)
     load_prepared(file, name="made")
 
 
@@ -230,16 +201,7 @@ def test_a_folder_that_is_split_keeps_its_parts(tmp_path):
 
 
 def command(folder, *arguments):
-    return [
-        "images",
-        "prepare",
-        str(folder),
-        "--image-size",
-        "4x6",
-        "--output",
-        str(folder.parent / "made"),
-        *arguments,
-    ]
+    return [*f"images prepare {folder} --image-size 4x6 --output {folder.parent}/made".split(), *arguments]
 
 
 def test_the_command(folder, capsys):
@@ -255,16 +217,12 @@ def test_the_command(folder, capsys):
 
     assert main(command(folder, "--gray", "--dtype", "float16", "--skip-broken")) == 0
     shown = capsys.readouterr().out
-    assert (
-        "68 training, 2 validation and 10 test images of 2 classes, 4x6 pixels (height x width), 1 channel, float16"
-        in shown
-    )
+    counts = "68 training, 2 validation and 10 test images of 2 classes"
+    assert f"{counts}, 4x6 pixels (height x width), 1 channel, float16" in shown
     assert "note: left out of the folder of images, hidden: 1, such as cat/.hidden.png" in shown
     assert "note: images with transparent pixels, placed on white: 1 of 80, such as dog/00.png" in shown
     assert "left out 4 broken files" in shown and "cat/empty.png: empty file" in shown
-    last = shown.splitlines()[-1]
-    assert last.startswith("prepared 80 images in ") and "images/s" in last and "peak memory" in last
-    assert " cores used" in last
+    assert shown.splitlines()[-1].startswith("prepared 80 images in ")
     made = {path.name for path in folder.parent.iterdir()}
     assert made == {"pets", "clean", "made", "made-before.png", "made-after.png", "made-skipped.txt"}
     listed = (folder.parent / "made-skipped.txt").read_text().splitlines()
@@ -293,8 +251,7 @@ def test_a_full_disk_is_one_line_and_leaves_no_files(folder, capsys):
     assert list(folder.parent.iterdir()) == [folder]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.ci)])
-def test_an_interruption_leaves_no_files(folder, number):
+def test_an_interruption_leaves_no_files(folder):
     large = folder / "cat/large.png"
     write_image(large, 1, size=(3000, 3000))
     for copy in range(300):  # takes some seconds
@@ -304,7 +261,7 @@ def test_an_interruption_leaves_no_files(folder, number):
     try:
         while not any(path.stat().st_size for path in folder.parent.glob(".made.partial-*")):
             assert process.poll() is None
-        process.send_signal(number)
+        process.send_signal(signal.SIGTERM)
         assert process.wait(timeout=60) == 130
     finally:
         process.kill()

@@ -1,12 +1,34 @@
-"""The scripts of the page of `horovod_keras3`, on two ranks: as they are, and with a mistake each."""
+"""The wheel of `horovod_keras3`, in an environment that has the packages of this one and nothing of this project.
 
+One start of a launcher does all that is asked of it: the scripts of the page of `horovod_keras3`, as they are and with
+a mistake each, and then the checks of `optimizer_checks.py`, in float64.
+"""
+
+import functools
+import json
+import os
 import re
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
 
 import numpy as np
 import pytest
-from processes import ROOT
+from frameworks import names_of, need
+from made_environment import environment_with
+from processes import ROOT, TESTS, finish, launcher_command, start_command
 
-pytestmark = [pytest.mark.ranks, pytest.mark.ci]
+CHECKS = Path(__file__).with_name("optimizer_checks.py")
+CHECKS_OF = {
+    "mpirun1": ["one_process"],
+    "mpirun2": names_of(CHECKS),
+    # What a controller can change. Division by two and four is exact, by three it is not.
+    "gloo3": ["check_optimizers", "check_settings_of_optimizers", "check_ways_of_exchange", "check_overflow"],
+    "mpirun4": ["one_optimizer", "process_sets"],
+}
+MOST_SECONDS = 800  # of a start, on a machine that has much else to do
+pytestmark = [pytest.mark.ranks, pytest.mark.ci, pytest.mark.timeout(MOST_SECONDS + 100)]
 
 PACKAGE = ROOT / "keras_impl" / "horovod_keras3"
 SCRIPT, LOOP = re.findall(r"```python\n(.*?)```", (PACKAGE / "README.md").read_text(), flags=re.DOTALL)
@@ -111,9 +133,18 @@ def edited(script, edits):
 
 
 @pytest.fixture(scope="module")
-def outcomes(in_turn, tmp_path_factory):
-    """What each script came to, on each rank; one start does all."""
-    folder = tmp_path_factory.mktemp("scripts")
+def wheel(tmp_path_factory):
+    """Made as users make it, but without a network."""
+    folder = tmp_path_factory.mktemp("wheel")
+    command = ["make", "horovod-keras3", f"PYTHON={sys.executable}", f"DIST={folder}", "WHEELS="]
+    variables = os.environ | {"PIP_NO_BUILD_ISOLATION": "0"}  # 0: the build takes what is installed
+    subprocess.run(command, cwd=ROOT, env=variables, check=True)
+    (built,) = folder.iterdir()
+    return built
+
+
+def write_scripts(folder):
+    """Write all scripts and their data; return name -> path."""
     draw = np.random.default_rng(0)
     x = draw.normal(size=(128, 3)).astype("float32")
     y = (x @ draw.normal(size=(3, 4))).argmax(axis=1)
@@ -123,11 +154,50 @@ def outcomes(in_turn, tmp_path_factory):
     scripts = {name: edited(SCRIPT, edits) + RESULT + OF_FIT for name, edits in edits.items()}
     own_loop = edited(f"{SCRIPT.partition(COMPILE)[0]}\n{LOOP}{RESULT}", [])
     scripts |= {"own loop": own_loop, "own loop, not wrapped": own_loop.replace("hvk.DistributedOptimizer(", "(")}
-    files = {name: folder / f"{name}.py" for name in scripts}
     for name, script in scripts.items():
-        files[name].write_text(script)
-    of_jobs = in_turn("mpirun2", [str(file) for file in files.values()], folder=folder)
-    return {name: of_jobs[str(file)] for name, file in files.items()} | {"folder": folder}
+        (folder / f"{name}.py").write_text(script)
+    return {name: str(folder / f"{name}.py") for name in scripts}
+
+
+@pytest.fixture(scope="module")
+def outcomes_of(wheel, tmp_path_factory):
+    """A function of a launcher: job -> what `in_turn.py` has of each rank; and the folder."""
+    need("keras")
+    python = environment_with(wheel, tmp_path_factory.mktemp("environment"))
+
+    @functools.cache
+    def do(launcher):
+        folder = tmp_path_factory.mktemp(launcher)
+        jobs = write_scripts(folder) if launcher == "mpirun2" else {}
+        jobs |= {check: f"{CHECKS}:{check}" for check in CHECKS_OF[launcher]}
+        command = [*launcher_command(launcher), python, "-I", str(TESTS / "in_turn.py"), *jobs.values()]
+        done = finish(start_command(command, folder=folder), within_seconds=MOST_SECONDS)
+        files = [folder / f"{rank}.json" for rank in range(int(launcher[-1]))]
+        of_ranks = [json.loads(file.read_text()) if file.exists() else {} for file in files]
+        missing = (1, f"not reached:\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}", None)
+        outcomes = {name: [of_rank.get(job, missing) for of_rank in of_ranks] for name, job in jobs.items()}
+        return outcomes | {"folder": folder}
+
+    return do
+
+
+@pytest.mark.parametrize(("launcher", "check"), [(one, check) for one, checks in CHECKS_OF.items() for check in checks])
+def test_the_optimizer_averages_as_one_process_computes(launcher, check, outcomes_of):
+    for code, errors, _ in outcomes_of(launcher)[check]:
+        assert code == 0, errors
+
+
+def test_the_wheel_has_the_files_that_our_trainers_use_and_the_license(wheel):
+    with zipfile.ZipFile(wheel) as archive:
+        packed = {name: archive.read(name) for name in archive.namelist() if ".dist-info/" not in name}
+        assert any(name.endswith("/LICENSE") for name in archive.namelist())
+    assert packed == {f"horovod_keras3/{file.name}": file.read_bytes() for file in PACKAGE.glob("*.py")}
+
+
+@pytest.fixture
+def outcomes(outcomes_of):
+    """What each script came to, on each rank."""
+    return outcomes_of("mpirun2")
 
 
 def values(outcomes, name):
