@@ -89,3 +89,11 @@ def test_each_one_line_edit_changes_one_line_of_the_script():
         edited = subprocess.run(["sed", edit, script], capture_output=True, text=True, check=True, timeout=60)
         changes = [line for line in difflib.ndiff(lines, edited.stdout.splitlines()) if line.startswith("- ")]
         assert len(changes) == 1
+
+
+@pytest.mark.parametrize("framework", ["torch", "keras"])
+def test_the_script_is_short_and_numbers_its_steps(framework):
+    text = (ROOT / f"{framework}_impl" / "minimal.py").read_text(encoding="utf-8")
+    assert text.count("\n") <= 70
+    steps = re.findall(r"# (\d)\. (\w+)", text)
+    assert steps == list(zip("1234567", ("Init", "Pin", "Shard", "Scale", "Wrap", "Broadcast", "Rank"), strict=True))
