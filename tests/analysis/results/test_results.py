@@ -25,7 +25,7 @@ from common.run_folder.environment import TUNING_VARIABLES
 from common.run_folder.records import EPOCHS_FILE, RUN_FILE, now
 from common.run_folder.search_record import SEARCH_FILE
 
-MOST_BYTES = 8_200_000  # of all committed data
+MOST_BYTES = 8_600_000  # of all committed data
 pytestmark = pytest.mark.usefixtures("plots")  # findings of committed data are kept for the whole process
 
 

@@ -20,7 +20,12 @@ def show():
 
 atexit.register(show)
 program, sys.argv = sys.argv[1], sys.argv[1:]
-(runpy.run_path if program.endswith(".py") else runpy.run_module)(program, run_name="__main__")
+if program.endswith("train.py"):  # on its command line --version is answered before the framework is imported
+    words = sys.argv[1:]
+    del sys.argv[1:]
+    runpy.run_path(program, run_name="trainer")["main"](words)
+else:
+    runpy.run_module(program, run_name="__main__")
 """
 
 

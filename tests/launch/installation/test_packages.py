@@ -108,10 +108,10 @@ freeze.timeout='10'
 @pytest.fixture
 def installing(tmp_path, monkeypatch):
     """Return (commands, lists of packages) of an installer that runs nothing; `fails` picks the commands that fail."""
-    monkeypatch.setenv("PATH", os.defpath)  # without uv
+    monkeypatch.setenv("PATH", os.defpath)
 
     def install(*, settings="", fails=lambda words: False, download=None, **wanted):
-        request, commands, lists = Request(root=ROOT, **wanted), [], []
+        request, commands, lists = Request(root=ROOT, folder="without-uv", **wanted), [], []
 
         def run(command):
             words = " ".join(command.args)
