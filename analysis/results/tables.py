@@ -37,15 +37,11 @@ from common.run_folder.records import Status
 from common.run_folder.search_record import read_search
 
 PACKAGES = ("horovod", "torch", "tensorflow-cpu", "keras")
-
-
 HEADLINE = "headline"  # the experiment of the front page
 
 
 def headline_table(data: Path) -> str:
     """Return Keras against PyTorch on the front page: a row for each way to run, with its processor."""
-    if not (data / HEADLINE).exists():
-        return _shown(pd.DataFrame({"time": ["not measured yet"]}), {})
     selection = _runs(data / HEADLINE)
     table = frameworks.find(selection).tables[0]
     wanted = ["model, data set, np", "Keras / PyTorch time", "95 % interval", "verdict", "within 0.5 points"]
@@ -59,11 +55,10 @@ def headline_table(data: Path) -> str:
 
 def summary_table(data: Path) -> str:
     """Return what people ask, and what was found: an answer from each experiment."""
-    by_default = data / HEADLINE if (data / HEADLINE).exists() else data / "results"
     searched = statements(Search(data / "search", read_search(data / "search")))
     speed = read_result(data / "bench" / BENCH_FILE, BenchRecord, command="python -m launch bench")
     answers = {
-        "Which framework trains faster?": frameworks.find(_runs(by_default)).answer,
+        "Which framework trains faster?": frameworks.find(_runs(data / HEADLINE)).answer,
         "What do two ranks bring?": scaling.find(_runs(data / "results")).answer,
         "Which strategy should I take?": _strategies(data, STRATEGIES[0]).answer,
         "Which strategy trains a model that does not fit?": _strategies(data, MEMORY_BUDGET).answer,
@@ -356,8 +351,7 @@ FIGURES = (
 
 def plots(data: Path) -> list[Plot]:
     """Return the plots whose names are in FIGURES."""
-    of_headline = frameworks.find(_runs(data / HEADLINE)).plots[:1] if (data / HEADLINE).exists() else []
-    of_headline = [replace(plot, name=f"{HEADLINE}-time") for plot in of_headline]
+    times, *_ = frameworks.find(_runs(data / HEADLINE)).plots
     of_parity = parity.find(data / "parity").plots
     # The first one of a name counts: intervals are those of the experiment about them.
     of_strategies = [
@@ -369,9 +363,14 @@ def plots(data: Path) -> list[Plot]:
     of_search = hyperparameters.find(_runs(data / "search")).plots
     of_faults, of_layers = _faults(data).plots, layers.find(_runs(data / "layers")).plots
     found = [
-        *of_headline, *of_parity, *_projection(data).plots, *of_strategies, *of_search, *of_layers,
-        *of_faults
-    ]  # fmt: skip
+        replace(times, name=f"{HEADLINE}-time"),
+        *of_parity,
+        *_projection(data).plots,
+        *of_strategies,
+        *of_search,
+        *of_layers,
+        *of_faults,
+    ]
     return list({plot.name: plot for plot in reversed(found) if plot.name in FIGURES}.values())
 
 

@@ -7,7 +7,7 @@ Defaults are overridden by `--recipe FILE`, both by flags. Not here: what settin
 """
 
 from common.config.balance import BalanceConfig, Straggler
-from common.config.command_line import add_onednn_option, parse_command_line, read_recipe, requested
+from common.config.command_line import HELP, add_onednn_option, parse_command_line, read_recipe, requested
 from common.config.config import (
     SPEED_SETTINGS,
     Config,
@@ -25,6 +25,7 @@ from common.config.training import DataConfig, ModelConfig, OneDNN, OptimizerCon
 
 __all__ = [
     "GRADIENT_GROUPS",
+    "HELP",
     "SPEED_SETTINGS",
     "BalanceConfig",
     "Config",

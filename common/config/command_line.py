@@ -44,6 +44,9 @@ def read_recipe(path: Path) -> dict[str, Any]:
     return recipe
 
 
+HELP = {"-h", "--help", "--help-all"}
+
+
 def parse_command_line(arguments: Sequence[str], *, program: str, base: Config | None = None) -> Config:
     """Return the settings of a command line; `--help`, `--help-all` and `--version` print and exit.
 
@@ -59,7 +62,7 @@ def parse_command_line(arguments: Sequence[str], *, program: str, base: Config |
     if recipe is not None:
         base = config_from_dict(read_recipe(Path(recipe)), base=base, source=f"--recipe {recipe}")
     settings = base or Config()
-    if pages := {"-h", "--help", "--help-all"} & set(options):
+    if pages := HELP & set(options):
         _print_and_exit(help_text(completed(settings), program=program, shows_all="--help-all" in pages))
     given = read_options(options, program=program)
     parts = {subject: replace(getattr(settings, subject), **values) for subject, values in given.items()}

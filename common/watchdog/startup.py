@@ -13,18 +13,15 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 
-from common.utils.command_line import is_trainer, program_name
+from common.utils.command_line import is_trainer, program_name, run_command
 from common.utils.garbage import pause_garbage_collection
 
 if is_trainer():
     pause_garbage_collection()
 
-from common.config import FaultConfig, config_from_dict, parse_command_line, requested
+from common.config import HELP, FaultConfig, config_from_dict, parse_command_line, requested
 from common.distributed.communicator import under_launcher
-from common.errors import EXIT_CODE_USER_ERROR, UserError
 from common.watchdog.watch import watch_startup
-
-PAGES = {"-h", "--help", "--help-all", "--version"}
 
 
 def flags(arguments: Sequence[str]) -> FaultConfig:
@@ -46,15 +43,17 @@ def answer_without_framework(arguments: Sequence[str]) -> None:
     Ranks read their settings once they have met: all of them end with the same exit code then, and the first one alone
     prints. Those of a run that is resumed are its own.
     """
-    is_page = bool(PAGES & {*arguments})
+    is_page = bool((HELP | {"--version"}) & {*arguments})
     if not is_page and (under_launcher(os.environ) or any(word.startswith("--resume") for word in arguments)):
         return
     program = program_name(sys.argv[0])
-    try:
+
+    def read() -> None:
         parse_command_line(arguments, program=program)
-    except UserError as error:
-        print(f"{program}: error: {error}", file=sys.stderr)
-        raise SystemExit(EXIT_CODE_USER_ERROR) from None
+
+    code = run_command(read, program=program)
+    if code or is_page:
+        raise SystemExit(code)
 
 
 if is_trainer():

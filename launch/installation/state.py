@@ -178,7 +178,7 @@ class SetupState:
         for name in ("place.json", "installing", "setup.log"):
             (self.folder / name).unlink(missing_ok=True)
 
-    def finish(self, request: Request, horovod: str = "") -> None:
+    def finish(self, request: Request, horovod: str) -> None:
         """Write the stamp: from now on this environment may be used, with the Horovod of that key."""
         stamp = {"fingerprint": fingerprint(request), "frameworks": list(request.frameworks), "dev": request.dev}
         write(self.folder / "stamp.json", stamp | {"horovod": horovod})

@@ -67,4 +67,4 @@ class MadeSetUp:
         self.made.append(work.request.folder)
         (work.state.venv / "bin").mkdir(exist_ok=True)
         (work.state.venv / "bin" / "python").touch()
-        work.state.finish(work.request)
+        work.state.finish(work.request, "made")

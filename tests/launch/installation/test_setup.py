@@ -183,7 +183,7 @@ def test_a_set_up_waits_for_another_one_in_the_same_clone(set_up):
         started = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
         with ended_with_the_test(started) as second:
             assert "another set-up works in this clone" in second.stdout.readline()
-            state.finish(request)
+            state.finish(request, "made")
             unlock.close()
             assert (second.stdout.read(), second.wait(60)) == ("", 0)
 
