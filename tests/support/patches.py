@@ -230,15 +230,31 @@ def stopped(framework, *, epoch, steps):
     return mock.patch.object(checkpointer.Checkpointer, "save_if_due", ended)
 
 
+SMALL = {64: 64, 128: 16}  # filters of a stage of ResNet-34 -> of the small one, which has no others
+
+
 @contextlib.contextmanager
 def shallow(framework):
-    """Let the deep model have one block per stage: all its kinds of layers, in a fifth of the time."""
-    blocks = (1, 1, 1, 1)
+    """Let the deep model have two stages of one block, the second of them narrow: all its kinds of layers, quickly."""
     with contextlib.ExitStack() as patches:
-        patches.enter_context(mock.patch.object(model_specs, "RESNET34_BLOCKS", blocks))
+        patches.enter_context(mock.patch.object(model_specs, "RESNET34_BLOCKS", (1,) * len(SMALL)))
+        patches.enter_context(mock.patch.object(model_specs, "RESNET34_FILTERS", tuple(SMALL.values())))
         if framework == "torch":
+            nn = importlib.import_module("torch").nn
             vision = _module("torch", "vision").torchvision_models()
-            build = functools.partial(vision.ResNet, vision.resnet.BasicBlock, list(blocks))
+            make_layer = vision.ResNet._make_layer
+
+            def make_small(model, block, filters, *others, **options):
+                if filters not in SMALL:
+                    return nn.Sequential()
+                return make_layer(model, block, SMALL[filters], *others, **options)
+
+            def build(num_classes):
+                model = vision.ResNet(vision.resnet.BasicBlock, [1, 1, 1, 1], num_classes)
+                model.fc = nn.Linear(SMALL[128], num_classes)
+                return model
+
+            patches.enter_context(mock.patch.object(vision.ResNet, "_make_layer", make_small))
             patches.enter_context(mock.patch.object(vision, "resnet34", build))
         yield
 
