@@ -11,7 +11,7 @@ from typing import Any, NoReturn, get_args
 import numpy as np
 from PIL import Image
 
-from common.data.images.contact_sheet import contact_sheet
+from common.data.images.contact_sheet import SHEET_CLASSES, SHEET_IMAGES, contact_sheet, picture_of
 from common.data.images.prepare import DEFAULT_SHARES, Preparation, Settings, prepare
 from common.data.images.prepared_file import PixelType, load_prepared
 from common.data.images.prepared_rows import parse_shares
@@ -23,7 +23,6 @@ from common.measurement.interference import peak_memory_bytes
 from common.utils.command_line import Parser, height_and_width, image_size, path, whole_number
 from common.utils.cores import usable_cores
 
-SHEET_CLASSES, SHEET_IMAGES = 20, 8  # at most, of a contact sheet: classes, and images of each
 SHOWN_FILES = 5
 
 
@@ -148,7 +147,7 @@ def _draw_sheets(made: Preparation, file: Path, *, before: Path, after: Path) ->
     for label, name in enumerate(description.class_names[:SHEET_CLASSES]):
         chosen = np.flatnonzero(rows.labels[: description.training_samples] == label)[:SHEET_IMAGES]
         originals.append((name, [_original(rows.folder / rows.file(row)) for row in chosen]))
-        prepared.append((name, [_picture(train.images[row]) for row in chosen]))
+        prepared.append((name, [picture_of(train.images[row]) for row in chosen]))
     width, height = prepared[0][1][0].size
     classes = len(description.class_names)
     shown = f"{classes} classes" if len(prepared) == classes else f"{len(prepared)} of {classes} classes"
@@ -160,12 +159,6 @@ def _draw_sheets(made: Preparation, file: Path, *, before: Path, after: Path) ->
 def _original(path: Path) -> Image.Image:
     picture, _ = read_picture(path)
     return picture.convert("RGB")
-
-
-def _picture(pixels: np.ndarray) -> Image.Image:
-    """Return an image for (height, width, 1 or 3), uint8 or float16."""
-    whole = pixels if pixels.dtype == np.uint8 else np.rint(pixels.astype(np.float32) * 255).astype(np.uint8)
-    return Image.fromarray(whole[..., 0] if whole.shape[2] == 1 else whole)
 
 
 def _work_seconds() -> float:

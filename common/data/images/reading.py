@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from PIL import ExifTags, Image, ImageOps
@@ -32,6 +33,15 @@ CHANGES = {
 # Values of the orientation of EXIF.
 _TURNED = range(2, 9)
 _SIDEWAYS = (5, 6, 7, 8)  # height and width change places
+
+
+class Header(NamedTuple):
+    """What an image file says of its image: sides as it is seen, channels here, format and pixel format by Pillow."""
+
+    height: int
+    width: int
+    channels: int
+    kind: str
 
 
 @dataclass(frozen=True)
@@ -85,15 +95,15 @@ def read_picture(path: Path) -> tuple[Image.Image, tuple[str, ...]]:
         return picture, tuple(changes)
 
 
-def read_header(path: Path) -> tuple[int, int, int] | str:
-    """Return (height, width, channels) of an image file, or the reason why it is not readable."""
+def read_header(path: Path) -> Header | str:
+    """Return the header of an image file, or the reason why it is not readable."""
     try:
         with _open(path) as image:
             # EXIF data may follow the pixels of a PNG. Looking for it there would decode them.
             known = image.format != "PNG" or "exif" in image.info
             sideways = known and _orientation(image) in _SIDEWAYS
             sides = (image.width, image.height) if sideways else (image.height, image.width)
-            return *sides, CHANNELS[image.mode]
+            return Header(*sides, CHANNELS[image.mode], f"{image.format} {image.mode}")
     except Exception as error:
         return _reason(path, error)
 
