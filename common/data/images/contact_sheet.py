@@ -38,9 +38,8 @@ def contact_sheet(title: str, rows: Sequence[tuple[str, Sequence[Image.Image]]])
 
 
 def picture_of(pixels: np.ndarray) -> Image.Image:
-    """Return an image for (height, width, 1 or 3), uint8 or float16 of pixel / 255."""
-    whole = pixels if pixels.dtype == np.uint8 else np.rint(pixels.astype(np.float32) * 255).astype(np.uint8)
-    return Image.fromarray(whole[..., 0] if whole.shape[2] == 1 else whole)
+    """Return an image for (height, width, 1 or 3) uint8."""
+    return Image.fromarray(pixels[..., 0] if pixels.shape[2] == 1 else pixels)
 
 
 def thumbnail(picture: Image.Image) -> Image.Image:
