@@ -228,9 +228,11 @@ def test_with_a_size_and_in_gray_it_looks_at_what_training_reads_then(tmp_path):
         write_noise(tmp_path / f"made/{name}.png", number=number)
     Image.open(tmp_path / "made/a/1.png").convert("L").save(tmp_path / "made/a/gray.png")
     write_noise(tmp_path / "made/a/large.png", number=9, size=(50, 50))
-    plain, other = look_at(tmp_path / "made"), look_at(tmp_path / "made", image_size=(40, 60), gray=True)
+    plain, other = look_at(tmp_path / "made"), look_at(tmp_path / "made", image_size=(20, 60), gray=True)
     assert len(plain.problems) == 3 and len(other.problems) == 1, "too small to be prepared"
-    assert "images resized, without keeping proportions: 1 of 5" in other.all_notes()
+    assert "training images: 3, fewer than one batch of 64 (--batch-size)" in plain.flags()
+    assert "images resized, without keeping proportions: 5 of 5" in other.all_notes()
+    assert {shown.picture.size for label in (0, 1) for shown in other.sheets[label]} == {(128, 43)}
     (pair,) = other.odd.pop(COPIES)
     assert {*pair.split(" = ")} == {"a/1.png", "a/gray.png"} and not other.odd and not plain.odd
 
@@ -246,13 +248,30 @@ def test_a_prepared_file_is_looked_at_as_it_is(pixels, tmp_path):
     assert good.flags() == [] and good.summary().endswith(f"; 4x6 pixels (height x width), {pixels}")
     assert good.counts.tolist() == counts_of(load_dataset(f"prepared:{tmp_path}/good")) == [[70, 2, 11]] * 2
     copy(tmp_path / "pets/train/a/000.png", tmp_path / "pets/test/b/001.png")
-    write_image(tmp_path / "pets/val/a/000.png", size=(60, 40))
+    write_image(tmp_path / "pets/val/a/000.png", 200, size=(60, 40))
     prepare(tmp_path / "pets", tmp_path / "bad", settings)
-    flags = look_at(tmp_path / "bad").flags()
+    bad = look_at(tmp_path / "bad")
+    flags = bad.flags()
     pair = r"image \d+ \(training\) = image \d+ \(test\)"
     assert re.fullmatch(f"equal images in several classes: 1, such as {pair}", flags[0])
     assert re.fullmatch(f"equal images in several parts: 1, such as {pair}", flags[1])
     assert re.fullmatch(r"images of one color: 1, such as image 14[0-3]", flags[2]) and len(flags) == 3
+    assert (np.asarray(bad.sheets[ONE_COLOR][0].picture) == 200).all()
+
+
+def test_an_image_that_training_finds_turned_too_late_is_not_readable(tmp_path):
+    """EXIF data behind the pixels of a PNG: the header's size is not that of the image."""
+    exif = Image.Exif()
+    exif[ExifTags.Base.Orientation] = 6
+    for number, name in enumerate(("a/1", "a/2", "b/1", "b/2")):
+        write_noise(tmp_path / f"made/{name}.png", number=number, exif=exif)
+    late = tmp_path / "made/a/1.png"
+    content = late.read_bytes()
+    start = content.index(b"eXIf") - 4
+    end, last = start + 12 + int.from_bytes(content[start : start + 4], "big"), content.rindex(b"IEND") - 4
+    late.write_bytes(content[:start] + content[end:last] + content[start:end] + content[last:])
+    assert look_at(tmp_path / "made").odd[UNREADABLE] == ["a/1.png (60 x 40 pixels, unlike its header)"]
+    assert UNREADABLE not in look_at(tmp_path / "made", image_size=(40, 60)).odd
 
 
 # The page and the command
