@@ -162,7 +162,8 @@ class Findings:
         parts = ", ".join(f"{images:,} {part}" for part, images in zip(PARTS, sums, strict=True) if images)
         one, *others = [f"{height}x{width} pixels (height x width)" for height, width in self.sizes] or ["no size"]
         sizes = f"{len(others) + 1:,} sizes" if others else one
-        line = f"{counted(len(self.items), 'image')}, number of classes {len(self.class_names):,}: {parts}; {sizes}"
+        classes = "1 class" if len(self.class_names) == 1 else f"{len(self.class_names):,} classes"
+        line = f"{counted(len(self.items), 'image')} of {classes}: {parts}; {sizes}"
         return ", ".join([line, *self.kinds])
 
 

@@ -14,8 +14,7 @@ import hashlib
 import itertools
 import json
 import re
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,8 +24,18 @@ from tqdm import tqdm
 from common.data import cache as dataset_cache
 from common.data.cache import Content, SplitContent
 from common.data.dataset import Dataset
-from common.data.images.listing import PARTS, FolderListing, Refuse, list_folder, raise_error
-from common.data.images.reading import Header, ReadImage, Tally, read_header, read_image, some
+from common.data.images.listing import PARTS, FolderListing, list_folder
+from common.data.images.reading import (
+    Header,
+    ReadImage,
+    Refuse,
+    Tally,
+    common_shape,
+    raise_error,
+    read_header,
+    read_image,
+    some,
+)
 from common.data.sharding import stable_permutation
 from common.data.sources import say
 from common.distributed.console import Console
@@ -117,10 +126,8 @@ def split_files(folder: Path, listed: FolderListing, *, refuse: Refuse = raise_e
             part += [Sample(folder / file, label) for file in of_part]
     if not parts[2]:
         refuse(
-            UserError(
-                f"each class has only one image, so none remains for the test. Received: {folder}. Add images, or "
-                "create the folders train and test"
-            )
+            f"each class has only one image, so none remains for the test. Received: {folder}. Add images, or "
+            "create the folders train and test"
         )
     training, validation, test = map(tuple, parts)
     return Listing(tuple(listed.classes), training, validation, test, listed.notes, listed.tests_validation)
@@ -221,44 +228,6 @@ def _headers(samples: Sequence[Sample]) -> list[tuple[str, Header]]:
     if unreadable:
         raise _unreadable_images(unreadable, f"{len(samples):,} images")
     return headers
-
-
-def common_shape(
-    headers: Iterable[tuple[str, Header]],
-    image_size: tuple[int, int] | None,
-    gray: bool,
-    *,
-    refuse: Refuse = raise_error,
-) -> tuple[int, int, int]:
-    """Return the common (height, width, channels) of at least one image, after conversion.
-
-    Args:
-        headers: name and header of each image.
-        refuse: called if sizes or channels differ; if it raises nothing, the first ones are returned.
-    """
-    sizes: dict[tuple[int, int], list[str]] = defaultdict(list)
-    channel_counts: dict[int, list[str]] = defaultdict(list)
-    for name, header in headers:
-        sizes[header.height, header.width].append(name)
-        channel_counts[header.channels].append(name)
-    if image_size is None and len(sizes) > 1:
-        found = [f"{height} x {width}: {len(names)}, e.g. {names[0]}" for (height, width), names in sizes.items()]
-        refuse(
-            UserError(
-                f"images of different sizes (height x width). Received: {some(found, joint='; ')}. "
-                "Give --image-size HEIGHTxWIDTH to resize them"
-            )
-        )
-    if not gray and len(channel_counts) > 1:
-        found = [f"{channels} channel(s): {len(names)}, e.g. {names[0]}" for channels, names in channel_counts.items()]
-        refuse(
-            UserError(
-                f"some images are gray and some in color. Received: {some(found, joint='; ')}. "
-                "Give --gray to convert all of them"
-            )
-        )
-    height, width = image_size or next(iter(sizes))
-    return height, width, 1 if gray else next(iter(channel_counts))
 
 
 def _header(sample: Sample) -> Header | str:

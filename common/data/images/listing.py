@@ -2,11 +2,11 @@
 
 import os
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from common.data.images.reading import KINDS, SUFFIXES, some
+from common.data.images.reading import KINDS, SUFFIXES, Refuse, raise_error, some
 from common.distributed.console import counted
 from common.errors import UserError
 from common.utils.printable import printable
@@ -19,7 +19,6 @@ OTHER_KINDS = (
     ".avif", ".gif", ".heic", ".heif", ".jp2", ".jxl", ".pbm", ".pgm", ".pnm", ".ppm", ".tga", ".tif", ".tiff",
 )  # fmt: skip
 
-Refuse = Callable[[UserError], object]  # what is done about a folder that cannot be trained on
 Classes = dict[str, list[str]]  # class -> its files, relative to the folder of the data set, sorted
 
 
@@ -81,11 +80,6 @@ class _LeftOut:
         ]
 
 
-def raise_error(error: UserError) -> None:
-    """Refuse a folder."""
-    raise error
-
-
 def list_folder(folder: Path, *, refuse: Refuse = raise_error) -> FolderListing:
     """Return the files of a folder, in an order that does not depend on the file system.
 
@@ -134,10 +128,8 @@ def _with_parts(folder: Path, parts: Sequence[str | None], left_out: _LeftOut, r
     for other in (validation, test):
         if training is not None and other is not None and training.keys() != other.keys():
             refuse(
-                UserError(
-                    f"training, validation and test have different classes. Received: {folder}, where "
-                    f"{some(sorted(training.keys() ^ other.keys()))} is not in all of them. Add or remove class folders"
-                )
+                f"training, validation and test have different classes. Received: {folder}, where "
+                f"{some(sorted(training.keys() ^ other.keys()))} is not in all of them. Add or remove class folders"
             )
     for name in sorted({*(training or ()), *(validation or ()), *(test or ())}):
         files = [(of_part or {}).get(name, []) for of_part in (training, validation, test)]
@@ -158,25 +150,19 @@ def _class_folders(root: Path, part: str, left_out: _LeftOut, refuse: Refuse) ->
             left_out.add(part + entry.name, "next to the class folders")
     if others := left_out.names.pop("images of other kinds", None):
         refuse(
-            UserError(
-                f"{counted(len(others), 'image file')} in unsupported formats. Received: {some(sorted(others))} in "
-                f"{root}. Convert them to {KINDS}, or move them away"
-            )
+            f"{counted(len(others), 'image file')} in unsupported formats. Received: {some(sorted(others))} in "
+            f"{root}. Convert them to {KINDS}, or move them away"
         )
     if len(classes) < 2:
         found = f"the one subfolder {next(iter(classes))}" if classes else "no subfolder"
         refuse(
-            UserError(
-                "a folder of images needs a subfolder for each of at least two classes. "
-                f"Received: {root / part} with {found}. Sort the images into class folders"
-            )
+            "a folder of images needs a subfolder for each of at least two classes. "
+            f"Received: {root / part} with {found}. Sort the images into class folders"
         )
     if empty := [name for name, files in classes.items() if not files]:
         refuse(
-            UserError(
-                f"class folders without {KINDS} files. Received: {some(empty)} in {root / part}. "
-                "Add images, or remove these folders"
-            )
+            f"class folders without {KINDS} files. Received: {some(empty)} in {root / part}. "
+            "Add images, or remove these folders"
         )
     return classes
 

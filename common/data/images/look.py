@@ -14,12 +14,12 @@ from tqdm import tqdm
 
 from common.data.dataset import Split
 from common.data.images.findings import Findings, Item, View, line_about
-from common.data.images.folder import TEST_SHARE, Sample, common_shape, split_files
+from common.data.images.folder import TEST_SHARE, Sample, split_files
 from common.data.images.listing import PARTS, FolderListing, list_folder
 from common.data.images.prepare import DEFAULT_SHARES
 from common.data.images.prepared_file import load_prepared, read_description, whole_pixels
 from common.data.images.prepared_rows import parse_shares
-from common.data.images.reading import Header, ReadImage, read_header, read_image
+from common.data.images.reading import Header, ReadImage, common_shape, read_header, read_image
 from common.data.sources import say
 from common.distributed.console import Console
 from common.errors import UserError, expanded
@@ -42,11 +42,11 @@ def look_at(path: Path, *, image_size: tuple[int, int] | None = None, gray: bool
 
 
 def _look_at_folder(folder: Path, image_size: tuple[int, int] | None, gray: bool) -> Findings:
-    problems: list[UserError] = []
+    problems: list[str] = []
     listed = list_folder(folder, refuse=problems.append)
     listing = split_files(folder, listed, refuse=problems.append)
     if not listing.samples:
-        raise problems[0]
+        raise UserError(problems[0])
     parts = (listing.train, listing.validation, listing.test)
     of_its_own = parts[:2] if listing.tests_validation else parts
     samples = [(part, sample) for part, of_part in enumerate(of_its_own) for sample in of_part]

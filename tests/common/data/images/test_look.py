@@ -316,7 +316,7 @@ def test_the_command_prints_flags_first_and_overwrites_nothing(zoo, tmp_path, mo
     lines = capsys.readouterr().out.splitlines()
     kinds = [line.split(":")[0] for line in lines]
     assert kinds == ["flag"] * 11 + ["note"] * 8 + [str(zoo), lines[-2].split(":")[0], "page"]
-    assert "103 images, number of classes 4: 87 training, 16 test; 3 sizes, PNG RGB, " in lines[-3]
+    assert "103 images of 4 classes: 87 training, 16 test; 3 sizes, PNG RGB, " in lines[-3]
     assert lines[-1] == "page: look-zoo.html" and [file.name for file in tmp_path.iterdir()] == ["look-zoo.html"]
     assert main(["images", "look", str(zoo)]) == 2
     assert "already exists and is not overwritten" in capsys.readouterr().err
