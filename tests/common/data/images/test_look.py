@@ -181,10 +181,15 @@ def test_the_counts_are_those_of_training(given, tmp_path, cache):
 @pytest.mark.parametrize(
     ("given", "name"),
     [
-        (folders, "one-class"), (folders, "no-files"), (folders, "one-image"), (misfits, "mixed"), (misfits, "sizes"),
-        (odd_files, "other"), (parts, "differs"),
+        (folders, "one-class"),
+        (folders, "no-files"),
+        (folders, "one-image"),
+        (misfits, "mixed"),
+        (misfits, "sizes"),
+        (odd_files, "other"),
+        (parts, "differs"),
     ],
-)  # fmt: skip
+)
 def test_what_training_refuses_is_flagged_in_its_words(given, name, tmp_path, cache):
     given(tmp_path)
     with pytest.raises(UserError) as refused:
