@@ -1,6 +1,7 @@
 """Commands for data and schemas that need no framework.
 
 python -m common datasets list | fetch NAME... | verify [NAME...]
+python -m common images look PATH                                     what is in a folder, and what looks wrong
 python -m common images prepare FOLDER --image-size HEIGHTxWIDTH --output FILE      one file for training
 python -m common images draw FOLDER                                   example images
 python -m common schema                                               of run folders and parity.json, as JSON Schema

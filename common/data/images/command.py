@@ -1,4 +1,4 @@
-"""`python -m common images`: prepare a folder of images for training, or draw a synthetic one."""
+"""`python -m common images`: look at a folder of images, prepare it for training, or draw a synthetic one."""
 
 import argparse
 import os
@@ -11,27 +11,44 @@ from typing import Any, NoReturn, get_args
 import numpy as np
 from PIL import Image
 
-from common.data.images.contact_sheet import contact_sheet
+from common.data.images.contact_sheet import SHEET_CLASSES, SHEET_IMAGES, contact_sheet, picture_of
+from common.data.images.folder import plain_name
+from common.data.images.look import look_at
+from common.data.images.look_page import html_of
 from common.data.images.prepare import DEFAULT_SHARES, Preparation, Settings, prepare
-from common.data.images.prepared_file import PixelType, load_prepared
+from common.data.images.prepared_file import PixelType, load_prepared, whole_pixels
 from common.data.images.prepared_rows import parse_shares
 from common.data.images.reading import KINDS, read_picture
 from common.data.images.shapes import CLASS_NAMES, draw_folder
 from common.distributed.console import counted, readable_seconds
 from common.errors import UserError, expanded
 from common.measurement.interference import peak_memory_bytes
+from common.utils.atomic import write_atomically
 from common.utils.command_line import Parser, height_and_width, image_size, path, whole_number
 from common.utils.cores import usable_cores
+from common.utils.new_file import check_new_file
+from common.utils.printable import printable
 
-SHEET_CLASSES, SHEET_IMAGES = 20, 8  # at most, of a contact sheet: classes, and images of each
 SHOWN_FILES = 5
 
 
 def add_parser(commands: "argparse._SubParsersAction[Parser]") -> None:
     """Add the `images` command; each of its actions sets `run`, a function of the parsed options."""
     seed = partial(whole_number, least=0, most=2**63 - 1)
-    parser = commands.add_parser("images", help="prepare folders of images for training, draw images")
+    parser = commands.add_parser("images", help="look at, prepare and draw images for training")
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
+
+    looking = actions.add_parser(
+        "look", help="show what is in a folder of images before training, and what looks wrong"
+    )
+    looking.add_argument(
+        "path", type=path, metavar="PATH", help=f"one subfolder of {KINDS} files per class, or a prepared file"
+    )
+    _add_size(looking, default=None, help="resize, as --image-size of the trainers does")
+    looking.add_argument("--gray", action="store_true", help="convert to one channel, as --gray of the trainers does")
+    looking.add_argument("--output", type=path, metavar="FILE", help="page to write (default: look-NAME.html)")
+    looking.add_argument("--force", action="store_true", help="replace an existing page")
+    looking.set_defaults(run=look_at_images)
 
     preparing = actions.add_parser("prepare", help="write a folder of images into one file for training")
     preparing.add_argument("folder", type=path, metavar="FOLDER", help=f"one subfolder of {KINDS} files per class")
@@ -70,6 +87,30 @@ def _former_size(text: str) -> NoReturn:
     raise argparse.ArgumentTypeError(
         f"this option was replaced, and sizes are height x width. Received: {text}. Give --image-size {height}x{width}"
     )
+
+
+def look_at_images(options: argparse.Namespace) -> None:
+    """Look at a folder or a prepared file, write the page, and print flags, notes and a summary.
+
+    Raises:
+        UserError: nothing to look at, a damaged prepared file, or the page exists.
+        OSError: something cannot be read or written.
+    """
+    folder = expanded(options.path).absolute()
+    page = expanded(options.output or Path(f"look-{plain_name(folder)}.html"))
+    check_new_file(page, replaced=options.force)
+    start, start_of_work = time.perf_counter(), _work_seconds()
+    findings = look_at(folder, image_size=options.image_size, gray=options.gray)
+    page.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(page, html_of(findings))
+    seconds, work_seconds = time.perf_counter() - start, _work_seconds() - start_of_work
+    flags = findings.flags()
+    for kind, lines in (("flag", flags or ["none"]), ("note", findings.all_notes())):
+        for line in lines:
+            print(f"{kind}: {line}")
+    print(printable(f"{options.path}: {findings.summary()}"))
+    print(_speed("looked at", len(findings.items), seconds=seconds, work_seconds=work_seconds))
+    print(printable(f"page: {page}"))
 
 
 def prepare_images(options: argparse.Namespace) -> None:
@@ -148,7 +189,7 @@ def _draw_sheets(made: Preparation, file: Path, *, before: Path, after: Path) ->
     for label, name in enumerate(description.class_names[:SHEET_CLASSES]):
         chosen = np.flatnonzero(rows.labels[: description.training_samples] == label)[:SHEET_IMAGES]
         originals.append((name, [_original(rows.folder / rows.file(row)) for row in chosen]))
-        prepared.append((name, [_picture(train.images[row]) for row in chosen]))
+        prepared.append((name, [picture_of(whole_pixels(train.images[row])) for row in chosen]))
     width, height = prepared[0][1][0].size
     classes = len(description.class_names)
     shown = f"{classes} classes" if len(prepared) == classes else f"{len(prepared)} of {classes} classes"
@@ -160,12 +201,6 @@ def _draw_sheets(made: Preparation, file: Path, *, before: Path, after: Path) ->
 def _original(path: Path) -> Image.Image:
     picture, _ = read_picture(path)
     return picture.convert("RGB")
-
-
-def _picture(pixels: np.ndarray) -> Image.Image:
-    """Return an image for (height, width, 1 or 3), uint8 or float16."""
-    whole = pixels if pixels.dtype == np.uint8 else np.rint(pixels.astype(np.float32) * 255).astype(np.uint8)
-    return Image.fromarray(whole[..., 0] if whole.shape[2] == 1 else whole)
 
 
 def _work_seconds() -> float:

@@ -2,8 +2,10 @@
 
 from collections.abc import Sequence
 
+import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
+SHEET_CLASSES, SHEET_IMAGES = 20, 8  # at most: classes, and images of each
 CELL = 128  # pixels of the longer side of a picture
 GAP = 6
 FONT_SIZE = 15
@@ -17,7 +19,7 @@ def contact_sheet(title: str, rows: Sequence[tuple[str, Sequence[Image.Image]]])
         rows: name and pictures of any size; they are converted to RGB.
     """
     font = ImageFont.load_default(FONT_SIZE)
-    fitted = [[_fit(picture) for picture in pictures] for _, pictures in rows]
+    fitted = [[thumbnail(picture) for picture in pictures] for _, pictures in rows]
     heights = [max(picture.height for picture in pictures) for pictures in fitted]
     names_width = max(int(font.getlength(name)) for name, _ in rows) + 2 * GAP
     columns = max(len(pictures) for pictures in fitted)
@@ -35,7 +37,12 @@ def contact_sheet(title: str, rows: Sequence[tuple[str, Sequence[Image.Image]]])
     return page
 
 
-def _fit(picture: Image.Image) -> Image.Image:
+def picture_of(pixels: np.ndarray) -> Image.Image:
+    """Return an image for (height, width, 1 or 3) uint8."""
+    return Image.fromarray(pixels[..., 0] if pixels.shape[2] == 1 else pixels)
+
+
+def thumbnail(picture: Image.Image) -> Image.Image:
     """Return a picture whose longer side is CELL pixels; pixels of an enlarged one stay squares."""
     scale = CELL / max(picture.size)
     size = max(1, round(picture.width * scale)), max(1, round(picture.height * scale))

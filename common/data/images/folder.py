@@ -14,7 +14,6 @@ import hashlib
 import itertools
 import json
 import re
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,8 +24,18 @@ from tqdm import tqdm
 from common.data import cache as dataset_cache
 from common.data.cache import Content, SplitContent
 from common.data.dataset import Dataset
-from common.data.images.listing import PARTS, list_folder
-from common.data.images.reading import ReadImage, Tally, read_header, read_image, some
+from common.data.images.listing import PARTS, FolderListing, list_folder
+from common.data.images.reading import (
+    Header,
+    ReadImage,
+    Refuse,
+    Tally,
+    common_shape,
+    raise_error,
+    read_header,
+    read_image,
+    some,
+)
 from common.data.sharding import stable_permutation
 from common.data.sources import say
 from common.distributed.console import Console
@@ -86,36 +95,39 @@ def load_images(
     if image_size is not None and min(image_size) < 1:
         raise UserError(f"images need at least 1 x 1 pixels. Received: {image_size}. Give height and width in pixels")
     try:
-        listing = list_images(folder)
+        listing = split_files(folder, list_folder(folder))
         key = _key(folder, listing, image_size, gray)
     except OSError as error:
         raise UserError(
             f"the folder of images cannot be read: {error.strerror}. Received: {error.filename}. "
             "Correct the path or its permissions"
         ) from error
-    entry = f"images-{re.sub(r'[^A-Za-z0-9_-]+', '-', folder.name)[:40] or 'folder'}-{key}"
+    entry = f"images-{plain_name(folder)}-{key}"
     decode = functools.partial(_decode_listing, folder, listing, image_size, gray)
     dataset = dataset_cache.load_or_build(entry, lambda _: decode(), name=name)
     return dataclasses.replace(dataset, notes=(*listing.notes, *dataset.notes))
 
 
-def list_images(folder: Path) -> Listing:
-    """Return the content of a folder, in an order that does not depend on the file system.
+def plain_name(folder: Path) -> str:
+    """Return the name of a folder, without what is not allowed or odd in names of other files."""
+    return re.sub(r"[^A-Za-z0-9_-]+", "-", folder.name)[:40] or "folder"
 
-    Raises:
-        UserError: it is not a folder of class folders.
-        OSError: it cannot be read.
+
+def split_files(folder: Path, listed: FolderListing, *, refuse: Refuse = raise_error) -> Listing:
+    """Return the samples of each part, by a fixed seed where the folder has no parts.
+
+    Args:
+        refuse: called if there are no test images.
     """
-    listed = list_folder(folder)
     parts: tuple[list[Sample], list[Sample], list[Sample]] = ([], [], [])
     for label, (name, files) in enumerate(listed.classes.items()):
         counts = listed.counts[name] if listed.counts else None
         for part, of_part in zip(parts, _split(files, label, counts), strict=True):
             part += [Sample(folder / file, label) for file in of_part]
     if not parts[2]:
-        raise UserError(
-            f"each class has only one image, so none remains for the test. Received: {folder}. Add images, or create "
-            "the folders train and test"
+        refuse(
+            f"each class has only one image, so none remains for the test. Received: {folder}. Add images, or "
+            "create the folders train and test"
         )
     training, validation, test = map(tuple, parts)
     return Listing(tuple(listed.classes), training, validation, test, listed.notes, listed.tests_validation)
@@ -144,7 +156,7 @@ def _key(folder: Path, listing: Listing, image_size: tuple[int, int] | None, gra
 
 
 def _decode_listing(folder: Path, listing: Listing, image_size: tuple[int, int] | None, gray: bool) -> Content:
-    shape = _common_shape(listing.samples, image_size, gray)
+    shape = common_shape(_headers(listing.samples), image_size, gray)
     if not Console.automatic_bars():
         say(f"decoding {len(listing.samples)} images of {folder}")
     read = functools.partial(_read_sample, shape=shape, resize=image_size is not None)
@@ -201,40 +213,24 @@ def _decode_part(
         yield np.stack(chunk)
 
 
-def _common_shape(samples: Sequence[Sample], image_size: tuple[int, int] | None, gray: bool) -> tuple[int, int, int]:
-    """Return the common (height, width, channels) of the images after conversion, from the files' headers.
+def _headers(samples: Sequence[Sample]) -> list[tuple[str, Header]]:
+    """Return path and header of each image.
 
     Raises:
-        UserError: some are unreadable, or they differ.
+        UserError: some are unreadable.
     """
-    unreadable = []
-    sizes: dict[tuple[int, int], list[Path]] = defaultdict(list)
-    channel_counts: dict[int, list[Path]] = defaultdict(list)
-    for sample, shape in zip(samples, in_order(_header, samples), strict=True):
-        if isinstance(shape, str):
-            unreadable.append(f"{sample.path} ({shape})")
+    headers, unreadable = [], []
+    for sample, header in zip(samples, in_order(_header, samples), strict=True):
+        if isinstance(header, str):
+            unreadable.append(f"{sample.path} ({header})")
         else:
-            sizes[shape[:2]].append(sample.path)
-            channel_counts[shape[2]].append(sample.path)
+            headers.append((str(sample.path), header))
     if unreadable:
         raise _unreadable_images(unreadable, f"{len(samples):,} images")
-    if image_size is None and len(sizes) > 1:
-        found = [f"{height} x {width}: {len(paths)}, e.g. {paths[0]}" for (height, width), paths in sizes.items()]
-        raise UserError(
-            f"images of different sizes (height x width). Received: {some(found, joint='; ')}. "
-            "Give --image-size HEIGHTxWIDTH to resize them"
-        )
-    if not gray and len(channel_counts) > 1:
-        found = [f"{channels} channel(s): {len(paths)}, e.g. {paths[0]}" for channels, paths in channel_counts.items()]
-        raise UserError(
-            f"some images are gray and some in color. Received: {some(found, joint='; ')}. "
-            "Give --gray to convert all of them"
-        )
-    height, width = image_size or next(iter(sizes))
-    return height, width, 1 if gray else next(iter(channel_counts))
+    return headers
 
 
-def _header(sample: Sample) -> tuple[int, int, int] | str:
+def _header(sample: Sample) -> Header | str:
     return read_header(sample.path)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from common.data.images.reading import KINDS, SUFFIXES, some
+from common.data.images.reading import KINDS, SUFFIXES, Refuse, raise_error, some
 from common.distributed.console import counted
 from common.errors import UserError
 from common.utils.printable import printable
@@ -80,8 +80,11 @@ class _LeftOut:
         ]
 
 
-def list_folder(folder: Path) -> FolderListing:
+def list_folder(folder: Path, *, refuse: Refuse = raise_error) -> FolderListing:
     """Return the files of a folder, in an order that does not depend on the file system.
+
+    Args:
+        refuse: called with what is wrong with classes and files; if it raises nothing, all of them are listed.
 
     Raises:
         UserError: it is not a folder of class folders, a class is empty, or there are images of other kinds.
@@ -98,22 +101,24 @@ def list_folder(folder: Path) -> FolderListing:
             raise UserError(
                 f"several folders of validation images. Received: {', '.join(validation)} in {folder}. Keep one of them"
             )
-        return _with_parts(folder, [part[0] if part else None for part in parts], left_out)
+        return _with_parts(folder, [part[0] if part else None for part in parts], left_out, refuse)
     if names and {*names} <= {*TRAINING, *VALIDATION, *TEST}:
         raise UserError(
             f"training images and validation or test images must be given together. Received: {folder} with only "
             f"{', '.join(sorted(names))}. Add the missing folder, or name a folder of class folders"
         )
-    classes = _class_folders(folder, "", left_out)
+    classes = _class_folders(folder, "", left_out, refuse)
     return FolderListing(classes, None, tuple(left_out.notes()))
 
 
-def _with_parts(folder: Path, parts: Sequence[str | None], left_out: _LeftOut) -> FolderListing:
+def _with_parts(folder: Path, parts: Sequence[str | None], left_out: _LeftOut, refuse: Refuse) -> FolderListing:
     for entry in os.scandir(folder):
         if entry.name not in parts:
             hidden = entry.name.startswith(".")
             left_out.add(entry.name, "hidden" if hidden else "next to training, validation and test")
-    training, validation, test = (_class_folders(folder, f"{part}/", left_out) if part else None for part in parts)
+    training, validation, test = (
+        _class_folders(folder, f"{part}/", left_out, refuse) if part else None for part in parts
+    )
     notes = left_out.notes()
     if test is None:
         notes.append(f"there is no folder test: the test uses the same images as the validation, those of {parts[1]}")
@@ -122,18 +127,18 @@ def _with_parts(folder: Path, parts: Sequence[str | None], left_out: _LeftOut) -
     counts = {}
     for other in (validation, test):
         if training is not None and other is not None and training.keys() != other.keys():
-            raise UserError(
+            refuse(
                 f"training, validation and test have different classes. Received: {folder}, where "
                 f"{some(sorted(training.keys() ^ other.keys()))} is not in all of them. Add or remove class folders"
             )
-    for name in training or ():
-        files = [of_part[name] if of_part is not None else [] for of_part in (training, validation, test)]
+    for name in sorted({*(training or ()), *(validation or ()), *(test or ())}):
+        files = [(of_part or {}).get(name, []) for of_part in (training, validation, test)]
         classes[name] = [file for of_part in files for file in of_part]
         counts[name] = (len(files[0]), len(files[1]), len(files[2]))
     return FolderListing(classes, counts, tuple(notes), tests_validation=parts[2] is None)
 
 
-def _class_folders(root: Path, part: str, left_out: _LeftOut) -> Classes:
+def _class_folders(root: Path, part: str, left_out: _LeftOut, refuse: Refuse) -> Classes:
     """Return the files of each class folder of a part of the data set, such as "train/"; "": of all of it."""
     classes: Classes = {}
     for entry in sorted(os.scandir(root / part), key=lambda entry: entry.name):
@@ -143,19 +148,19 @@ def _class_folders(root: Path, part: str, left_out: _LeftOut) -> Classes:
             classes[entry.name] = sorted(_images(root, f"{part}{entry.name}", left_out))
         else:
             left_out.add(part + entry.name, "next to the class folders")
-    if others := left_out.names.get("images of other kinds"):
-        raise UserError(
+    if others := left_out.names.pop("images of other kinds", None):
+        refuse(
             f"{counted(len(others), 'image file')} in unsupported formats. Received: {some(sorted(others))} in "
             f"{root}. Convert them to {KINDS}, or move them away"
         )
     if len(classes) < 2:
         found = f"the one subfolder {next(iter(classes))}" if classes else "no subfolder"
-        raise UserError(
+        refuse(
             "a folder of images needs a subfolder for each of at least two classes. "
             f"Received: {root / part} with {found}. Sort the images into class folders"
         )
     if empty := [name for name, files in classes.items() if not files]:
-        raise UserError(
+        refuse(
             f"class folders without {KINDS} files. Received: {some(empty)} in {root / part}. "
             "Add images, or remove these folders"
         )

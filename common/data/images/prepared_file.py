@@ -142,6 +142,11 @@ def load_prepared(path: Path, *, name: str) -> Dataset:
     )
 
 
+def whole_pixels(images: np.ndarray) -> np.ndarray:
+    """Return the pixels of images in a prepared file as uint8."""
+    return images if images.dtype == np.uint8 else np.rint(images.astype(np.float32) * 255).astype(np.uint8)
+
+
 def read_description(path: Path) -> tuple[Description, int]:
     """Return the description of a prepared file, and the offset of its first array.
 

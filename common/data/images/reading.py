@@ -2,15 +2,17 @@
 
 import errno
 import os
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from PIL import ExifTags, Image, ImageOps
 
 from common.data.formats import check_pixels
+from common.errors import UserError
 from common.utils.printable import printable
 from common.utils.whole_files import MOST_BYTES, require_file
 
@@ -29,9 +31,25 @@ CHANGES = {
     "first frame": "images with several frames, of which only the first is used",
 }
 
+Refuse = Callable[[str], object]  # what is done about images that cannot be trained on
+
 # Values of the orientation of EXIF.
 _TURNED = range(2, 9)
 _SIDEWAYS = (5, 6, 7, 8)  # height and width change places
+
+
+def raise_error(message: str) -> None:
+    """Refuse images."""
+    raise UserError(message)
+
+
+class Header(NamedTuple):
+    """What an image file says of its image: sides as it is seen, channels here, format and pixel format by Pillow."""
+
+    height: int
+    width: int
+    channels: int
+    kind: str
 
 
 @dataclass(frozen=True)
@@ -85,17 +103,51 @@ def read_picture(path: Path) -> tuple[Image.Image, tuple[str, ...]]:
         return picture, tuple(changes)
 
 
-def read_header(path: Path) -> tuple[int, int, int] | str:
-    """Return (height, width, channels) of an image file, or the reason why it is not readable."""
+def read_header(path: Path) -> Header | str:
+    """Return the header of an image file, or the reason why it is not readable."""
     try:
         with _open(path) as image:
             # EXIF data may follow the pixels of a PNG. Looking for it there would decode them.
             known = image.format != "PNG" or "exif" in image.info
             sideways = known and _orientation(image) in _SIDEWAYS
             sides = (image.width, image.height) if sideways else (image.height, image.width)
-            return *sides, CHANNELS[image.mode]
+            return Header(*sides, CHANNELS[image.mode], f"{image.format} {image.mode}")
     except Exception as error:
         return _reason(path, error)
+
+
+def common_shape(
+    headers: Iterable[tuple[str, Header]],
+    image_size: tuple[int, int] | None,
+    gray: bool,
+    *,
+    refuse: Refuse = raise_error,
+) -> tuple[int, int, int]:
+    """Return the common (height, width, channels) of at least one image, after conversion.
+
+    Args:
+        headers: name and header of each image.
+        refuse: called if sizes or channels differ; if it raises nothing, the first ones are returned.
+    """
+    sizes: dict[tuple[int, int], list[str]] = defaultdict(list)
+    channel_counts: dict[int, list[str]] = defaultdict(list)
+    for name, header in headers:
+        sizes[header.height, header.width].append(name)
+        channel_counts[header.channels].append(name)
+    if image_size is None and len(sizes) > 1:
+        found = [f"{height} x {width}: {len(names)}, e.g. {names[0]}" for (height, width), names in sizes.items()]
+        refuse(
+            f"images of different sizes (height x width). Received: {some(found, joint='; ')}. "
+            "Give --image-size HEIGHTxWIDTH to resize them"
+        )
+    if not gray and len(channel_counts) > 1:
+        found = [f"{channels} channel(s): {len(names)}, e.g. {names[0]}" for channels, names in channel_counts.items()]
+        refuse(
+            f"some images are gray and some in color. Received: {some(found, joint='; ')}. "
+            "Give --gray to convert all of them"
+        )
+    height, width = image_size or next(iter(sizes))
+    return height, width, 1 if gray else next(iter(channel_counts))
 
 
 def _open(path: Path) -> Image.Image:
