@@ -1,0 +1,94 @@
+"""The report in the terminal: at most 40 lines, the verdict first."""
+
+from collections.abc import Sequence
+
+from common.twins.comparison import Comparison
+from common.twins.verdict import Found, Verdict, shown_count
+
+MOST_LINES = 40
+MOST_FOUND, MOST_TRAINING, MOST_LISTED = 6, 4, 3
+SIDES = {"torch": "PyTorch", "keras": "Keras"}
+
+
+def report_lines(comparison: Comparison, verdict: Verdict, *, page: str) -> list[str]:
+    """Return the report.
+
+    Args:
+        page: the file with all layers beside each other; empty: none was written.
+    """
+    found = verdict.found[:MOST_FOUND]
+    lines = [verdict.headline, verdict.compare, ""]
+    lines += _unmatched(comparison)
+    for number, one in enumerate(found, 1):
+        lines += _found_lines(number, one)
+    if len(verdict.found) > len(found):
+        lines.append(f" and {len(verdict.found) - len(found)} more causes, on the page")
+    if verdict.training:
+        lines.append("in training alone:")
+        lines += [
+            line for _, text, remedy in verdict.training[:MOST_TRAINING] for line in (f"  {text}", *_remedy(remedy, 4))
+        ]
+    if len(verdict.training) > MOST_TRAINING:
+        lines.append(f"  and {len(verdict.training) - MOST_TRAINING} more, on the page")
+    lines += [*([""] if lines[-1] else []), *_facts(comparison, verdict)]
+    if page:
+        lines.append(f"page: {page}")
+    return lines
+
+
+def _found_lines(number: int, found: Found) -> list[str]:
+    apart = found.parting.difference
+    size = f"{apart:.1e} apart" if apart is not None else "of other shapes"
+    more = f", and {len(found.places) - 1} more like it" if len(found.places) > 1 else ""
+    mode = ", only in training" if found.parting.mode == "training" else ""
+    return [
+        f" {number}. {found.place}: {found.cause.kind}, {size}{mode}{more}",
+        f"    {found.cause.text}",
+        *_remedy(found.cause.remedy, 4),
+    ]
+
+
+def _remedy(remedy: str, indent: int) -> list[str]:
+    return [f"{' ' * indent}equal with {remedy}"] if remedy else []
+
+
+def _unmatched(comparison: Comparison) -> list[str]:
+    lines = [f"cannot be matched: {name} ({kind})" for name, kind in list(comparison.unsupported.items())[:MOST_LISTED]]
+    for side, arrays in (("PyTorch", comparison.only_torch), ("Keras", comparison.only_keras)):
+        if arrays:
+            named = [f"{name} {tuple(shape)}" for name, shape in arrays.items()]
+            lines.append(f"only in {side}: {counted_list(named)}")
+    if comparison.tied:
+        lines.append(f"one array in PyTorch, several in Keras: {counted_list(comparison.tied)}")
+    return lines
+
+
+def counted_list(names: Sequence[str]) -> str:
+    """Return the first names, and how many more there are."""
+    more = f" and {len(names) - MOST_LISTED} more" if len(names) > MOST_LISTED else ""
+    return ", ".join(names[:MOST_LISTED]) + more
+
+
+def _facts(comparison: Comparison, verdict: Verdict) -> list[str]:
+    arrays, matched, parameters = comparison.arrays, comparison.matched, comparison.parameters
+    layers = sum(row.torch is not None and row.keras is not None for row in comparison.rows)
+    lines = [
+        f"parameters: {parameters['torch']:,} in PyTorch, {parameters['keras']:,} in Keras; multiply-adds per sample: "
+        f"{shown_count(comparison.multiply_adds['torch'])} and {shown_count(comparison.multiply_adds['keras'])}",
+        f"arrays matched: {matched['torch']} of {arrays['torch']} in PyTorch, {matched['keras']} of {arrays['keras']} in Keras"
+        + (f" ({comparison.tried} other choices tried)" if comparison.tried else ""),
+        f"layers compared one by one: {layers}"
+        + (f"; equal but for constants that TensorFlow keeps in float32: {verdict.constants}" if verdict.constants else ""),
+    ]
+    if comparison.guessed:
+        lines.append(f"matched by shape alone: {counted_list(comparison.guessed)}")
+    whole = comparison.whole
+    if whole.differences:
+        shown = ", ".join(f"{name} {value:.1e}" for name, (value, _) in whole.differences.items())
+        lines.append(f"whole models, relative differences: {shown}")
+    if whole.updates:
+        fewer = " (one, because its passes take long)" if whole.updates == 1 else ""
+        lines.append(f"AdamW updates: {whole.updates}{fewer}")
+    seconds, memory = comparison.seconds, comparison.memory_bytes
+    lines.append("; ".join(f"{SIDES[s]}: {seconds[s]:.0f} s, {memory[s] / 1e9:.1f} GB" for s in SIDES))
+    return lines

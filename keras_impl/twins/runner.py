@@ -1,0 +1,335 @@
+"""Runs a Keras model with PyTorch's numbers, and notes where the two part.
+
+Each layer is judged by itself: where its input differs, it is given PyTorch's; where its output differs, PyTorch's goes
+on. So every difference is found, and not only the first.
+"""
+
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from typing import Any
+from unittest.mock import patch
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from common.twins.arrays import CONSTANTS, EQUAL, Fit, alike, fingerprint, nearest, pads_of
+from common.twins.comparison import Parting, Row, Step
+from common.twins.trace import Call, Dropout
+from keras_impl.twins.events import Event, Events, described, path_of
+from keras_impl.twins.matcher import UNSUPPORTED, Match, Matcher, own_variables
+
+
+GIVEN = "PyTorch's numbers"  # in place of a layer's input that differs
+
+
+class PartedError(Exception):
+    """A trial has parted where it need not be continued."""
+
+
+@dataclass
+class Rates:
+    """What a model drops, and how: it is switched off here.
+
+    Attributes:
+        of: id of a layer -> rate, and whether it is that of attention.
+    """
+
+    of: dict[int, tuple[float, bool]] = field(default_factory=dict)
+
+
+@dataclass
+class _Open:
+    """A parting whose explanation needs the events of the whole run."""
+
+    parting: Parting
+    sources: list[int]  # numbers of PyTorch's calls
+    producer: int | None  # number of the Keras event
+    value: list[float] = field(default_factory=list)  # fingerprint of Keras' tensor
+    reference: list[float] = field(default_factory=list)
+
+
+class Runner:
+    """One run of a model.
+
+    Args:
+        explain: record every operation, to say what differs between two layers.
+        parts_at_most: end with PartedError when inputs have differed more often.
+    """
+
+    def __init__(
+        self, model: Any, matcher: Matcher, *, rates: Rates, explain: bool = False, parts_at_most: int | None = None
+    ) -> None:
+        self.model, self.matcher, self.rates = model, matcher, rates
+        self.parts_at_most = parts_at_most
+        self.events = Events() if explain else None
+        self.rows: list[Row] = []
+        self.parted_at: list[int] = []  # numbers of the rows whose input differs
+        self.dropouts: list[Dropout] = []
+        self.multiply_adds = 0
+        self._open: list[_Open] = []
+        self._replaced: dict[int, tuple[Any, Any]] = {}
+
+    def run(self, samples: Any) -> Any:
+        """Run the model; return its output."""
+        original = keras.Operation.__call__
+        runner = self
+
+        def call(layer: Any, *args: Any, **kwargs: Any) -> Any:
+            return runner._call(original, layer, args, kwargs)
+
+        with ExitStack() as stack:
+            if self.events:
+                self.events.add(Step(name="input", place="", numbers={}), samples, known=True)
+                stack.enter_context(self.events.recording())
+            stack.enter_context(patch.object(keras.Operation, "__call__", call))
+            output = self.model(samples, training=self.matcher.mode == "training")
+        self._compare_output(output)
+        return output
+
+    @property
+    def partings(self) -> list[Parting]:
+        """Where the two part, explained if every operation was recorded."""
+        return Explanation(self.matcher, self.events.events).explain(self._open) if self.events else [
+            one.parting for one in self._open
+        ]  # fmt: skip
+
+    def _call(self, original: Callable[..., Any], layer: Any, args: Any, kwargs: Any) -> Any:
+        if self._replaced:
+            args, kwargs = tf.nest.map_structure(lambda one: self._replaced.get(id(one), (one, one))[1], (args, kwargs))
+        if id(layer) in self.rates.of:
+            self._note_dropout(layer, args, kwargs)
+        own = own_variables(layer)
+        if not own or isinstance(layer, tuple(UNSUPPORTED)) or any(id(v) in self.matcher.mapped for v in own.values()):
+            return self._without_arrays(original, layer, args, kwargs)
+        value = np.asarray(args[0]) if args and hasattr(args[0], "shape") else None
+        match = self.matcher.find(layer, value, row=len(self.rows)) if value is not None else None
+        if match is None:
+            self.matcher.bare(layer, value)
+            return self._unmatched(original, layer, args, kwargs)
+        return self._matched(original, layer, args, kwargs, match)
+
+    def _note_dropout(self, layer: Any, args: Any, kwargs: Any) -> None:
+        rate, attention = self.rates.of[id(layer)]
+        value = args[0] if args else next(iter(kwargs.values()))
+        # Layers that drop only in training are called with what the model is called with.
+        always = kwargs.get("training") is True and self.matcher.mode == "inference"
+        if attention or always or self.matcher.mode == "training":
+            seen = fingerprint(np.asarray(value))
+            self.dropouts.append(
+                Dropout(layer=path_of(layer), rate=rate, input=seen, attention=attention, always=always)
+            )
+
+    def _without_arrays(self, original: Callable[..., Any], layer: Any, args: Any, kwargs: Any) -> Any:
+        kind = type(layer)
+        opaque = kind.__module__.startswith("keras.") and kind is not keras.layers.Lambda
+        if not self.events or not opaque or isinstance(layer, keras.Layer) and list(layer._flatten_layers())[1:]:
+            return original(layer, *args, **kwargs)
+        with self.events.frame(described(layer)) as results:
+            output = original(layer, *args, **kwargs)
+            results += [one for one in tf.nest.flatten(output) if hasattr(one, "shape")]
+        return output
+
+    def _unmatched(self, original: Callable[..., Any], layer: Any, args: Any, kwargs: Any) -> Any:
+        if not self.matcher.repeats and type(layer).__module__.startswith("keras."):
+            self.rows.append(Row(torch=None, keras=described(layer)))
+        if self.events and type(layer).__module__.startswith("keras."):
+            with self.events.frame(described(layer)) as results:
+                output = original(layer, *args, **kwargs)
+                results.append(output)
+        else:
+            output = original(layer, *args, **kwargs)
+        return output
+
+    def _matched(self, original: Callable[..., Any], layer: Any, args: Any, kwargs: Any, match: Match) -> Any:
+        value, call, fit = np.asarray(args[0]), match.call, match.fit
+        before = fit.difference
+        torch, keras_step = Step(name=call.function, place=call.layer, numbers=call.numbers), described(layer)
+        if before > CONSTANTS:
+            self.parted_at.append(len(self.rows))
+            if self.parts_at_most is not None and len(self.parted_at) > self.parts_at_most:
+                raise PartedError
+        if before > EQUAL:
+            finite = before if np.isfinite(before) else None
+            facts = {} if finite else {"shapes": [call.shapes[0], list(value.shape)]}
+            self._part("before", torch, keras_step, finite, facts, args[0], call.sources, call.inputs[0])
+        facts = {"pads": pads_of(fit.array)} if fit.array is not None and list(fit.array.shape) != call.shapes[0] and value.ndim > 2 and value.size > np.prod(call.shapes[0]) else {}
+        array = fit.array if fit.array is not None else _channels_last(self.matcher.input_of(call), value)
+        if before > EQUAL and array is not None:
+            new = tf.constant(np.ascontiguousarray(array), args[0].dtype)
+            self._replaced[id(args[0])] = (args[0], new)  # for all that read it
+            if self.events:
+                self.events.add(Step(name=GIVEN, place=path_of(layer), numbers={}), new, known=True)
+            args = (new, *args[1:])
+        output, inside = self._computed(original, layer, args, kwargs, match, torch, keras_step, facts)
+        shown = [one if np.isfinite(one) else None for one in (before, inside)]
+        self.rows.append(Row(torch=torch, keras=keras_step, before=shown[0], inside=shown[1]))
+        return output
+
+    def _computed(
+        self, original: Callable[..., Any], layer: Any, args: Any, kwargs: Any, match: Match, torch: Step, keras_step: Step,
+        facts: dict[str, Any],
+    ) -> tuple[Any, float]:  # fmt: skip
+        """Return a layer's output, or PyTorch's if it differs; and the difference before the layer's own activation."""
+        activation = getattr(layer, "activation", None)
+        fused = activation if "kernel" in own_variables(layer) and activation is not keras.activations.linear else None
+        with ExitStack() as stack:
+            results = stack.enter_context(self.events.frame(keras_step, known=True)) if self.events else []
+            if fused:
+                stack.callback(setattr, layer, "activation", activation)
+                layer.activation = keras.activations.linear
+            output = original(layer, *args, **kwargs)
+            reference, value = self.matcher.output_of(match), np.asarray(output)
+            self._count(layer, args[0], value)
+            fit = nearest(reference, value, flat=match.call.flat)
+            if fit.difference > EQUAL:
+                finite = fit.difference if np.isfinite(fit.difference) else None
+                if not finite:
+                    facts = {**facts, "shapes": [list(reference.shape), list(value.shape)]}
+                biases = [f"bias of {side}" for side, there in self._lone_biases(layer, match).items() if there]
+                facts = {**facts, "lone": biases} if biases else facts
+                self._part("inside", torch, keras_step, finite, facts)
+                array = fit.array if fit.array is not None else _channels_last(reference, value)
+                if array is not None:
+                    output = tf.constant(np.ascontiguousarray(array), output.dtype)
+            results.append(output)
+        if fused:
+            name = getattr(fused, "__name__", type(fused).__name__)
+            with self.events.frame(Step(name=name, place=path_of(layer), numbers={})) if self.events else suppress() as results:
+                output = fused(output)
+                if results is not None:
+                    results.append(output)
+        return output, fit.difference
+
+    def _lone_biases(self, layer: Any, match: Match) -> dict[str, bool]:
+        keras_bias = getattr(layer, "bias", None) is not None or getattr(layer, "beta", None) is not None
+        torch_bias = "bias" in match.call.weights
+        return {"PyTorch": torch_bias and not keras_bias, "Keras": keras_bias and not torch_bias}
+
+    def _count(self, layer: Any, value: Any, output: np.ndarray) -> None:
+        """Count multiplications of a convolution or of a product with an array."""
+        kernel = getattr(layer, "kernel", None)
+        if kernel is None and isinstance(layer, keras.layers.Embedding) and output.ndim == 3 and value.dtype.is_floating:
+            self.multiply_adds += output.size * value.shape[-1]  # a tied head
+        if kernel is None:
+            return
+        shape = kernel.shape
+        if isinstance(layer, keras.layers.Dense | keras.layers.EinsumDense):
+            self.multiply_adds += int(np.prod(value.shape)) * int(np.prod(shape)) // int(_contracted(layer, shape))
+        elif "Transpose" in type(layer).__name__:
+            self.multiply_adds += int(np.prod(value.shape)) * int(np.prod(shape[:-1]))
+        else:
+            depthwise = "Depthwise" in type(layer).__name__
+            self.multiply_adds += output.size * int(np.prod(shape[:-2] if depthwise else shape[:-1]))
+
+    def _part(
+        self, where: str, torch: Step | None, keras_step: Step | None, difference: float | None, facts: dict[str, Any],
+        tensor: Any = None, sources: list[int] | None = None, reference: list[float] | None = None,
+    ) -> None:  # fmt: skip
+        parting = Parting(
+            where=where, mode=self.matcher.mode, torch=torch, keras=keras_step, difference=difference, facts=facts
+        )
+        producer = self.events.producer(tensor) if self.events and tensor is not None else None
+        seen = fingerprint(np.asarray(tensor)) if tensor is not None else []
+        self._open.append(_Open(parting, sources or [], producer, seen, reference or []))
+
+    def _compare_output(self, output: Any) -> None:
+        value = np.asarray(output)
+        reference = self.matcher.arrays[f"{self.matcher.mode}/output"]
+        difference = nearest(reference, value).difference
+        if difference > EQUAL:
+            finite = difference if np.isfinite(difference) else None
+            facts = {} if finite else {"shapes": [list(reference.shape), list(value.shape)]}
+            sources = [self.matcher.trace.results[self.matcher.mode]]
+            self._part("after", None, None, finite, facts, output, sources, fingerprint(reference))
+
+
+def _contracted(layer: Any, shape: Any) -> int:
+    """Return by how many entries of the input each output is a sum."""
+    if isinstance(layer, keras.layers.Dense):
+        return int(shape[0])
+    inputs, kernel = layer.equation.replace("...", "").split("->")[0].split(",")
+    return int(np.prod([size for letter, size in zip(kernel, shape, strict=True) if letter in inputs]))
+
+
+def _channels_last(array: np.ndarray, value: np.ndarray) -> np.ndarray | None:
+    """Return PyTorch's array in place of a Keras tensor of another size."""
+    if array.ndim != value.ndim:
+        return None
+    return np.moveaxis(array, 1, -1) if array.ndim > 3 else array
+
+
+class Explanation:
+    """Says what the two compute differently between two layers: the first steps that the other side has not."""
+
+    def __init__(self, matcher: Matcher, events: list[Event]) -> None:
+        self._calls, self._events = matcher.calls, events
+        self._torch_prints = np.array([call.output for call in self._calls] or np.zeros((0, 6)))
+        own = [event.output for event in events if event.step.name != GIVEN]
+        self._keras_prints = np.array(own or np.zeros((0, 6)))
+        self._matched = {key[0] for keys in matcher.binding.keys.values() for key in keys}
+
+    def explain(self, found: list[_Open]) -> list[Parting]:
+        """Return the partings with their steps."""
+        return [self._explained(one) if one.parting.where != "inside" else one.parting for one in found]
+
+    def _explained(self, found: _Open) -> Parting:
+        own = self._first_torch(found.sources)
+        others = self._first_keras([found.producer] if found.producer is not None else [])
+        same = bool(found.value) and bool(alike(np.array([found.reference]), found.value, padded=True).any())
+        values = vars(found.parting) | {
+            "torch_steps": own, "keras_steps": others, "reordered": same,
+            "torch_source": self._torch_name(found.sources), "keras_source": self._keras_name(found.producer),
+        }  # fmt: skip
+        return Parting(**values)
+
+    def _first_torch(self, sources: list[int]) -> list[Step]:
+        first, seen, left = dict[int, Step](), set[int](), list(sources)
+        while left:
+            number = left.pop()
+            if number < 0 or number in seen or self._known_to_keras(number):
+                continue
+            seen.add(number)
+            call = self._calls[number]
+            if all(one < 0 or self._known_to_keras(one) for one in call.sources):
+                place = call.layer if call.weights else call.module
+                first[number] = Step(name=call.function, place=place, numbers=call.numbers)
+            left += call.sources
+        return [first[number] for number in sorted(first)]
+
+    def _known_to_keras(self, number: int) -> bool:
+        call = self._calls[number]
+        return number in self._matched or bool(alike(self._keras_prints, call.output).any())
+
+    def _first_keras(self, sources: list[int]) -> list[Step]:
+        first, seen, left = dict[int, Step](), set[int](), list(sources)
+        while left:
+            number = left.pop()
+            event = self._events[number]
+            if number in seen or self._known_to_torch(number):
+                continue
+            seen.add(number)
+            if all(self._known_to_torch(one) for one in event.sources):
+                first[number] = event.step
+            left += event.sources
+        return [first[number] for number in sorted(first)]
+
+    def _known_to_torch(self, number: int) -> bool:
+        event = self._events[number]
+        return event.known or bool(alike(self._torch_prints, event.output).any())
+
+    def _torch_name(self, sources: list[int]) -> str:
+        if not sources or sources[0] < 0:
+            return "the model's input"
+        call = self._calls[sources[0]]
+        return f"{call.function} of {call.layer}" if call.layer != call.function else call.function
+
+    def _keras_name(self, producer: int | None) -> str:
+        if producer is None:
+            return ""
+        step = self._events[producer].step
+        return f"{step.name} {step.place}".strip() if step.name != "input" else "the model's input"
+
+
+__all__ = ["Fit", "PartedError", "Rates", "Runner", "Call"]
