@@ -152,10 +152,10 @@ def _padding(parting: Parting, torch: dict[str, Any], keras: dict[str, Any], *, 
 def _between(parting: Parting) -> Cause:
     """Return what one side computes before a layer, or after the last, and the other does not."""
     torch, keras = parting.torch_steps, parting.keras_steps
+    if parting.reordered:
+        text = "the same numbers in another order: of channels, of positions, or of a flattened image"
+        return Cause(kind="order", text=text, remedy="Keras: keras.layers.Permute before it")
     if not torch and not keras:
-        if parting.reordered:
-            text = "the same numbers in another order: of channels, of positions, or of a flattened image"
-            return Cause(kind="order", text=text, remedy="Keras: keras.layers.Permute before it")
         text = f"PyTorch gives it {parting.torch_source}, Keras {parting.keras_source or 'something else'}"
         return Cause(kind="wiring", text=text)
     kinds = [kind_of(one) for one in (*torch, *keras)]

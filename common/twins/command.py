@@ -2,6 +2,7 @@
 
 import argparse
 import tempfile
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 
@@ -34,7 +35,7 @@ def add_parser(commands: "argparse._SubParsersAction[Parser]") -> None:
     number = partial(whole_number, most=10_000)
     parser.add_argument("--input", type=number, nargs="+", metavar="SIZE", help="shape of a sample: height width channels")
     parser.add_argument("--vocabulary", type=whole_number, metavar="N", help="samples are token ids below N")
-    parser.add_argument("--page", type=path, metavar="FILE", help="also write all layers beside each other, as HTML")
+    parser.add_argument("--page", type=path, metavar="FILE", help="the page with all layers (default: runs/twins-...)")
     parser.add_argument("--force", action="store_true", help="replace an existing page")
     parser.set_defaults(run=run)
 
@@ -42,15 +43,13 @@ def add_parser(commands: "argparse._SubParsersAction[Parser]") -> None:
 def run(options: argparse.Namespace) -> int:
     """Compare two models, and print the report; return the exit code."""
     source = source_of(options)
-    if options.page:
-        check_new_file(options.page, option="--page", replaced=options.force)
+    page = options.page or Path("runs") / f"twins-{source.name}-{datetime.now():%Y%m%d-%H%M%S}.html"
+    check_new_file(page, option="--page", replaced=options.force)
     with tempfile.TemporaryDirectory(prefix="twins-") as folder:
         comparison = compare(source, Path(folder))
     verdict = judge(comparison)
-    if options.page:
-        write_page(options.page, source, comparison, verdict)
-    lines = report_lines(comparison, verdict, page=str(options.page or ""))
-    print("\n".join(printable(line) for line in lines))
+    write_page(page, source, comparison, verdict)
+    print("\n".join(printable(line) for line in report_lines(comparison, verdict, page=str(page))))
     return verdict.exit_code
 
 

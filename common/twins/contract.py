@@ -12,6 +12,7 @@ import ast
 import importlib
 import importlib.util
 import inspect
+import re
 import sys
 import traceback
 from collections.abc import Callable, Iterator
@@ -27,6 +28,7 @@ from common.errors import UserError
 
 SAMPLES = 2  # of a batch: the fewest with which batch statistics vary
 FILE_NAMES = {"torch": "PyTorch", "keras": "Keras"}
+_DECORATION = re.compile(r"\x1b\[\d*m|\{\{function_node.*?\}\} ?")  # in messages of Keras and TensorFlow
 _LONGEST_CAUSE = 300  # characters of an exception in a message
 
 
@@ -191,7 +193,8 @@ def users_code(what: str, place: str) -> Iterator[None]:
 
 def _cause(error: BaseException) -> str:
     """Return type and first sentences of an exception, on one line."""
-    text = " ".join(str(error).split())
+    text = _DECORATION.sub("", str(error)).partition("Arguments received by")[0]  # as Keras adds them
+    text = " ".join(text.split())
     shown = text if len(text) <= _LONGEST_CAUSE else f"{text[:_LONGEST_CAUSE]}..."
     return f"{type(error).__name__}: {shown}" if shown else type(error).__name__
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from common.twins.comparison import Comparison
+from common.twins.comparison import Comparison, Parting
 from common.twins.verdict import Found, Verdict, shown_count
 
 MOST_LINES = 40
@@ -18,7 +18,7 @@ def report_lines(comparison: Comparison, verdict: Verdict, *, page: str) -> list
     """
     found = verdict.found[:MOST_FOUND]
     lines = [verdict.headline, verdict.compare, ""]
-    lines += _unmatched(comparison)
+    lines += unmatched_lines(comparison, most=MOST_LISTED)
     for number, one in enumerate(found, 1):
         lines += _found_lines(number, one)
     if len(verdict.found) > len(found):
@@ -30,15 +30,14 @@ def report_lines(comparison: Comparison, verdict: Verdict, *, page: str) -> list
         ]
     if len(verdict.training) > MOST_TRAINING:
         lines.append(f"  and {len(verdict.training) - MOST_TRAINING} more, on the page")
-    lines += [*([""] if lines[-1] else []), *_facts(comparison, verdict)]
+    lines += [*([""] if lines[-1] else []), *fact_lines(comparison, verdict)]
     if page:
         lines.append(f"page: {page}")
     return lines
 
 
 def _found_lines(number: int, found: Found) -> list[str]:
-    apart = found.parting.difference
-    size = f"{apart:.1e} apart" if apart is not None else "of other shapes"
+    size = size_of(found.parting)
     more = f", and {len(found.places) - 1} more like it" if len(found.places) > 1 else ""
     mode = ", only in training" if found.parting.mode == "training" else ""
     return [
@@ -48,28 +47,35 @@ def _found_lines(number: int, found: Found) -> list[str]:
     ]
 
 
+def size_of(parting: Parting) -> str:
+    """Return how far the two are apart."""
+    return f"{parting.difference:.1e} apart" if parting.difference is not None else "of other shapes"
+
+
 def _remedy(remedy: str, indent: int) -> list[str]:
     return [f"{' ' * indent}equal with {remedy}"] if remedy else []
 
 
-def _unmatched(comparison: Comparison) -> list[str]:
-    lines = [f"cannot be matched: {name} ({kind})" for name, kind in list(comparison.unsupported.items())[:MOST_LISTED]]
+def unmatched_lines(comparison: Comparison, *, most: int) -> list[str]:
+    """Return what only one side has, and what cannot be matched; at most so many names each."""
+    lines = [f"cannot be matched: {name} ({kind})" for name, kind in list(comparison.unsupported.items())[:most]]
     for side, arrays in (("PyTorch", comparison.only_torch), ("Keras", comparison.only_keras)):
         if arrays:
             named = [f"{name} {tuple(shape)}" for name, shape in arrays.items()]
-            lines.append(f"only in {side}: {counted_list(named)}")
+            lines.append(f"only in {side}: {counted_list(named, most=most)}")
     if comparison.tied:
-        lines.append(f"one array in PyTorch, several in Keras: {counted_list(comparison.tied)}")
+        lines.append(f"one array in PyTorch, several in Keras: {counted_list(comparison.tied, most=most)}")
     return lines
 
 
-def counted_list(names: Sequence[str]) -> str:
+def counted_list(names: Sequence[str], *, most: int = MOST_LISTED) -> str:
     """Return the first names, and how many more there are."""
-    more = f" and {len(names) - MOST_LISTED} more" if len(names) > MOST_LISTED else ""
-    return ", ".join(names[:MOST_LISTED]) + more
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
-def _facts(comparison: Comparison, verdict: Verdict) -> list[str]:
+def fact_lines(comparison: Comparison, verdict: Verdict) -> list[str]:
+    """Return what was counted and measured."""
     arrays, matched, parameters = comparison.arrays, comparison.matched, comparison.parameters
     layers = sum(row.torch is not None and row.keras is not None for row in comparison.rows)
     lines = [

@@ -149,7 +149,7 @@ class WholeModels:
             return
         drawing = [
             type(one).__name__ for one in self.model._flatten_layers()
-            if any("seed" in name for name in vars(one)) and "Dropout" not in type(one).__name__
+            if getattr(one, "seed_generator", None) is not None and "Dropout" not in type(one).__name__
         ]  # fmt: skip
         raise UserError(
             "Keras' model draws random numbers outside dropout. Received: two passes of the same batch that differ"

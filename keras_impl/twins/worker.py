@@ -61,10 +61,10 @@ class Built:
                 f"keras_model() returns a keras.Model. Received: {type(self.model).__name__} from {pair.place}. Return one"
             )
         self.rates = self._switch_off_dropout()
+        self._check_precision()
         with users_code("keras_model()'s call", pair.place):
             output = self.model(self.batch(0), training=False)
         _check_output(output)
-        self._check_precision()
 
     def batch(self, number: int) -> Any:
         """Return samples as the model takes them: channels first if it says so."""
@@ -139,7 +139,7 @@ def compare(built: Built, worker: Worker) -> Comparison:
             found_partings += [
                 one for one in again.run("training", explain=True).partings if (one.where, _place(one.keras)) not in places
             ]
-    inference_dropouts = again.always
+    inference_dropouts = [one for one in found.dropouts if one.always]
     batches = len(samples)
     whole_result = whole.compare(updates=updates_for(trace.multiply_adds))
     variables = [one for one in model.variables if "seed" not in one.path]
@@ -168,15 +168,12 @@ class Repeat:
 
     def __init__(self, built: Built, settings: dict[str, Any], binding: Any) -> None:
         self._built, self._settings, self._binding = built, settings, binding
-        self.always: list[Any] = []  # dropouts that drop in inference, too
 
     def run(self, mode: str, *, explain: bool) -> Runner:
         """Run it in a mode."""
         matcher = Matcher(self._built.model, mode=mode, choices=Choices(), binding=self._binding, **self._settings)
         runner = Runner(self._built.model, matcher, rates=self._built.rates, explain=explain)
         runner.run(self._built.batch(0))
-        if mode == "inference":
-            self.always = [one for one in runner.dropouts if one.always]
         return runner
 
 

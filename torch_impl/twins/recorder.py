@@ -105,7 +105,7 @@ class Recorder(TorchFunctionMode):
         if self._arrays is None:
             return func(*args, **kwargs)
         if name.startswith(RANDOM):
-            self.random.append(f"torch.{name} in {self._modules[-1] if self._modules else 'forward'}")
+            self.random.append(f"torch.{name} in {(self._modules[-1] if self._modules else '') or 'forward'}")
         given = [one for one in _tensors([*args, *kwargs.values()]) if isinstance(one, torch.Tensor)]
         before = self._before(name, args, kwargs, given)
         out = func(*args, **kwargs)
@@ -124,7 +124,7 @@ class Recorder(TorchFunctionMode):
 
     def _note_dropout(self, tensor: torch.Tensor, rate: float, *, attention: bool) -> None:
         if rate and self._arrays is not None:
-            place = self._modules[-1] if self._modules else "forward"
+            place = (self._modules[-1] if self._modules else "") or "forward"
             print_ = fingerprint(tensor.detach().numpy())
             self.dropouts.append(Dropout(layer=place, rate=float(rate), input=print_, attention=attention))
 
