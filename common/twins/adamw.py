@@ -1,4 +1,4 @@
-"""AdamW in NumPy, the same for both frameworks: what is compared are the gradients of their models, update by update."""
+"""AdamW in NumPy, the same for both frameworks: what is compared are the gradients of their models."""
 
 import numpy as np
 

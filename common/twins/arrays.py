@@ -92,9 +92,7 @@ def _padded(array: np.ndarray, shape: tuple[int, ...]) -> Iterator[np.ndarray]:
         yield np.pad(array, widths)
 
 
-def nearest(
-    array: np.ndarray, value: np.ndarray, *, flat: Sequence[int] | None = None, pad: bool = False
-) -> Fit:
+def nearest(array: np.ndarray, value: np.ndarray, *, flat: Sequence[int] | None = None, pad: bool = False) -> Fit:
     """Return a PyTorch array in the layout in which it is nearest to Keras' value."""
     best = Fit(np.inf, None)
     for fit in layouts(array, value.shape, flat=flat, pad=pad):

@@ -13,28 +13,41 @@ KINDS = {
     "normalization": r"batch_norm|layer_norm|group_norm|rms_norm|.*normalization|normalize|l2_normalize",
     "attention": r"scaled_dot_product_attention|attention|dot_product_attention",
     "pooling": r".*pool.*|mean|reduce_mean|amax|global.*",
-    "activation": r"(leaky_?|p|c|s)?re?lu6?|.*elu|.*silu|swish|hardtanh|hard_?(swish|sigmoid|silu|tanh)|.*softmax|softplus|"
-    r"softsign|sigmoid|log_?sigmoid|tanh|mish|erf|activation|threshold|glu|exponential|squareplus",
+    "activation": r"(leaky_?|p|c|s)?re?lu6?|.*elu|.*silu|swish|hardtanh|hard_?(swish|sigmoid|silu|tanh)|.*softmax|"
+    r"softplus|softsign|sigmoid|log_?sigmoid|tanh|mish|erf|activation|threshold|glu|exponential|squareplus",
     "padding": r"(constant_)?pad(v2)?|zeropadding.*|mirrorpad",
     "residual": r"add(v2)?|addn|sum|sub|subtract",
     "concatenation": r"cat|concat.*",
     "scale": r"mul|multiply|div|true_?div(ide)?|rescaling|realdiv|layerscale|pow|sqrt",
     "resizing": r"interpolate|upsampl.*|resize.*|upsample.*",
-    "selection": r"getitem|select|(strided)?slice|gather.*|take.*|cropping.*|chunk.*|split.*|unbind.*|index_select|narrow",
+    "selection": r"getitem|select|(strided)?slice|gather.*|take.*|cropping.*|chunk.*|split.*|unbind.*|index_select|"
+    r"narrow",
     "dropout": r".*dropout.*|stochasticdepth",
     "order": r"permute|transpose|flip|roll|reverse.*",
 }
 # PyTorch's function -> how it is written in Keras.
 IN_KERAS = {
-    "relu": "keras.layers.ReLU()", "relu6": "keras.layers.ReLU(max_value=6.0)", "silu": "keras.activations.silu",
-    "hardtanh": "keras.layers.ReLU(max_value=6.0)", "leaky_relu": "keras.layers.LeakyReLU(negative_slope={slope})",
-    "tanh": "keras.activations.tanh", "sigmoid": "keras.activations.sigmoid", "elu": "keras.layers.ELU()",
-    "selu": "keras.activations.selu", "hardswish": "keras.activations.hard_silu", "mish": "keras.activations.mish",
-    "hardsigmoid": "keras.activations.hard_sigmoid", "softmax": "keras.layers.Softmax()", "add": "keras.layers.Add()",
-    "gelu": "keras.activations.gelu(x, approximate={approximate})", "cat": "keras.layers.Concatenate()",
-    "mean": "keras.layers.GlobalAveragePooling2D()", "adaptive_avg_pool2d": "keras.layers.GlobalAveragePooling2D()",
-    "softplus": "keras.activations.softplus", "log_softmax": "keras.activations.log_softmax",
-}  # fmt: skip
+    "relu": "keras.layers.ReLU()",
+    "relu6": "keras.layers.ReLU(max_value=6.0)",
+    "silu": "keras.activations.silu",
+    "hardtanh": "keras.layers.ReLU(max_value=6.0)",
+    "leaky_relu": "keras.layers.LeakyReLU(negative_slope={slope})",
+    "tanh": "keras.activations.tanh",
+    "sigmoid": "keras.activations.sigmoid",
+    "elu": "keras.layers.ELU()",
+    "selu": "keras.activations.selu",
+    "hardswish": "keras.activations.hard_silu",
+    "mish": "keras.activations.mish",
+    "hardsigmoid": "keras.activations.hard_sigmoid",
+    "softmax": "keras.layers.Softmax()",
+    "add": "keras.layers.Add()",
+    "gelu": "keras.activations.gelu(x, approximate={approximate})",
+    "cat": "keras.layers.Concatenate()",
+    "mean": "keras.layers.GlobalAveragePooling2D()",
+    "adaptive_avg_pool2d": "keras.layers.GlobalAveragePooling2D()",
+    "softplus": "keras.activations.softplus",
+    "log_softmax": "keras.activations.log_softmax",
+}
 UNEXPLAINED = "unknown"
 
 
@@ -69,10 +82,11 @@ def causes_of(parting: Parting) -> list[Cause]:
 
 def is_constant(parting: Parting, causes: Sequence[Cause]) -> bool:
     """Return whether a difference is that of a constant which TensorFlow keeps in float32."""
-    small = parting.difference is not None and parting.difference <= CONSTANTS
-    two_sided = bool(parting.torch_steps) == bool(parting.keras_steps)
-    plain = {UNEXPLAINED, "activation", "attention", "resizing", "scale"}
-    return small and two_sided and all(one.kind in plain for one in causes)
+    if parting.difference is None or parting.difference > CONSTANTS:
+        return False
+    if parting.where == "inside":
+        return all(one.kind == UNEXPLAINED for one in causes)
+    return bool(parting.torch_steps) == bool(parting.keras_steps)
 
 
 def _inside(parting: Parting) -> list[Cause]:
@@ -82,10 +96,13 @@ def _inside(parting: Parting) -> list[Cause]:
     name, found = parting.keras.name, list[Cause]()
     epsilons = torch.get("eps"), keras.get("epsilon")
     if None not in epsilons and epsilons[0] != epsilons[1]:
-        found.append(Cause(
-            kind="epsilon", text=f"epsilon {epsilons[0]:g} in PyTorch, {epsilons[1]:g} in Keras",
-            remedy=f"Keras: {name}(epsilon={epsilons[0]:g})",
-        ))  # fmt: skip
+        found.append(
+            Cause(
+                kind="epsilon",
+                text=f"epsilon {epsilons[0]:g} in PyTorch, {epsilons[1]:g} in Keras",
+                remedy=f"Keras: {name}(epsilon={epsilons[0]:g})",
+            )
+        )
     if parting.torch.name.startswith("conv"):
         found += _convolution(parting, torch, keras)
     groups = torch.get("num_groups"), keras.get("groups", 1)
@@ -98,7 +115,11 @@ def _inside(parting: Parting) -> list[Cause]:
         remedy = f"Keras: {name}(use_bias={side == 'PyTorch'})"
         found.append(Cause(kind="bias", text=f"only {side} has a bias here", remedy=remedy, work=True))
     axis = keras.get("axis")
-    if parting.torch.name == "layer_norm" and axis is not None and _count(axis) != len(torch.get("normalized_shape", [0])):
+    if (
+        parting.torch.name == "layer_norm"
+        and axis is not None
+        and _count(axis) != len(torch.get("normalized_shape", [0]))
+    ):
         text = f"normalized over {_shown(torch['normalized_shape'])} in PyTorch, over axis {_shown(axis)} in Keras"
         found.append(Cause(kind="axis", text=text))
     return found
@@ -136,7 +157,7 @@ def _padding(parting: Parting, torch: dict[str, Any], keras: dict[str, Any], *, 
         text = f"padding {shown} in PyTorch, {keras.get('padding')!r} in Keras"
         return Cause(kind="padding", text=text, remedy="Keras: padding='valid', then Cropping2D")
     if keras.get("padding") == "same" and max(stride) > 1:
-        text = f"padding {shown} on both sides in PyTorch; 'same' in Keras pads more after than before at strides {_shown(stride)}"
+        text = f"padding {shown} on both sides in PyTorch; 'same' in Keras pads more after than before at a stride"
         return Cause(kind="padding", text=text, remedy=remedy)
     pads = parting.facts.get("pads")
     if pads and isinstance(own, list) and any(list(one) != [n, n] for one, n in zip(pads, own, strict=False)):
@@ -158,10 +179,22 @@ def _between(parting: Parting) -> Cause:
     if not torch and not keras:
         text = f"PyTorch gives it {parting.torch_source}, Keras {parting.keras_source or 'something else'}"
         return Cause(kind="wiring", text=text)
+    # What both compute, one of them after something else, is not the cause.
+    lone_torch = [one for one in torch if kind_of(one) not in map(kind_of, parting.keras_later)]
+    lone_keras = [one for one in keras if kind_of(one) not in map(kind_of, parting.torch_later)]
+    if lone_torch or lone_keras:
+        torch, keras = lone_torch, lone_keras
     kinds = [kind_of(one) for one in (*torch, *keras)]
     kind = next((one for one in kinds if one != UNEXPLAINED), UNEXPLAINED)
-    if kind == "attention" and torch and keras:
+    if torch and keras and kind == "attention" and len(set(kinds)) == 1:
         return _attention(torch[0], keras[0])
+    if torch and keras and set(kinds) <= {"residual", "concatenation", "scale"} and len(set(kinds)) == 1:
+        if parting.same_inputs:
+            text = f"both compute {torch[0].name} of the same numbers, in another order or at other positions"
+            return Cause(kind="order", text=text)
+        if parting.torch_inputs and parting.keras_inputs:
+            both = [" and ".join(one) for one in (parting.torch_inputs, parting.keras_inputs)]
+            return Cause(kind="wiring", text=f"{torch[0].name} of {both[0]} in PyTorch, of {both[1]} in Keras")
     sides = [" and ".join(dict.fromkeys(str(one) for one in side)) or "nothing" for side in (torch[:2], keras[:2])]
     return Cause(kind=kind, text=f"PyTorch: {sides[0]}. Keras: {sides[1]}", remedy=_remedy(torch, keras))
 
@@ -169,7 +202,7 @@ def _between(parting: Parting) -> Cause:
 def _attention(torch: Step, keras: Step) -> Cause:
     """Return the number in which two attentions differ."""
     own, other = torch.numbers, keras.numbers
-    masked = bool(own.get("masked") or own.get("is_causal")), bool(other.get("masked") or other.get("is_causal"))
+    masked = bool(own.get("masked")), bool(other.get("masked"))
     if masked[0] != masked[1]:
         side = "PyTorch" if masked[0] else "Keras"
         text = f"only {side} masks its attention (a causal mask, or another)"

@@ -26,14 +26,18 @@ Exit codes: 0 equal, 1 different, 2 an error, or layers that cannot be matched."
 def add_parser(commands: "argparse._SubParsersAction[Parser]") -> None:
     """Add the `twins` command."""
     parser = commands.add_parser(
-        "twins", help="compare a PyTorch model with a Keras model", description=DESCRIPTION,
+        "twins",
+        help="compare a PyTorch model with a Keras model",
+        description=DESCRIPTION,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
+    )
     parser.add_argument("file", type=path, nargs="?", metavar="FILE", help="a Python file with both models")
     for framework, example in (("torch", "torchvision.models:resnet50"), ("keras", "keras.applications:ResNet50")):
         parser.add_argument(f"--{framework}", type=word, metavar="MODULE:FUNCTION", help=f"such as {example}")
     number = partial(whole_number, most=10_000)
-    parser.add_argument("--input", type=number, nargs="+", metavar="SIZE", help="shape of a sample: height width channels")
+    parser.add_argument(
+        "--input", type=number, nargs="+", metavar="SIZE", help="shape of a sample: height width channels"
+    )
     parser.add_argument("--vocabulary", type=whole_number, metavar="N", help="samples are token ids below N")
     parser.add_argument("--page", type=path, metavar="FILE", help="the page with all layers (default: runs/twins-...)")
     parser.add_argument("--force", action="store_true", help="replace an existing page")
@@ -62,13 +66,13 @@ def source_of(options: argparse.Namespace) -> PairSource:
     without = [name for name in ("torch", "keras", "input") if not getattr(options, name)]
     if options.file:
         if len(without) < 3 or options.vocabulary:
-            raise UserError("a file has its own models and INPUT. Received: a file and other options. Give one or the other")
+            raise UserError(
+                "a file has its own models and INPUT. Received: a file and other options. Give one or the other"
+            )
         return PairSource(file=str(options.file))
     if without:
         raise UserError(
             f"a file, or --torch, --keras and --input are needed. Received: no --{without[0]}. Give it, such as "
             "--torch torchvision.models:resnet50 --keras keras.applications:ResNet50 --input 224 224 3"
         )
-    return PairSource(
-        torch=options.torch, keras=options.keras, input=options.input, vocabulary=options.vocabulary or 0
-    )
+    return PairSource(torch=options.torch, keras=options.keras, input=options.input, vocabulary=options.vocabulary or 0)

@@ -39,8 +39,10 @@ class Parting:
         torch, keras: the layer that both have; None after the last layer.
         difference: relative; None: of other shapes.
         torch_steps, keras_steps: before the layer, the first that the other side does not compute.
+        torch_later, keras_later: what follows them, up to the layer.
         reordered: the same numbers in another order.
         torch_source, keras_source: what hands the layer its input.
+        torch_inputs, keras_inputs: what the first of the steps takes; same_inputs: whether that is the same.
         facts: what else is known: "pads" of a Keras input, "bias" on one side, shapes.
     """
 
@@ -51,9 +53,14 @@ class Parting:
     difference: float | None
     torch_steps: list[Step] = field(default_factory=list)
     keras_steps: list[Step] = field(default_factory=list)
+    torch_later: list[Step] = field(default_factory=list)
+    keras_later: list[Step] = field(default_factory=list)
     reordered: bool = False
     torch_source: str = ""
     keras_source: str = ""
+    torch_inputs: list[str] = field(default_factory=list)
+    keras_inputs: list[str] = field(default_factory=list)
+    same_inputs: bool = False
     facts: dict[str, Any] = field(default_factory=dict)
 
 

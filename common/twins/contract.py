@@ -104,25 +104,40 @@ def load_pair(source: PairSource) -> Pair:
     }
     return Pair(
         input=_checked_shape(source.input, vocabulary=source.vocabulary, place="--input"),
-        vocabulary=source.vocabulary, outputs=0, builders=builders, weights={}, place="the command line",
-    )  # fmt: skip
+        vocabulary=source.vocabulary,
+        outputs=0,
+        builders=builders,
+        weights={},
+        place="the command line",
+    )
 
 
 def _from_file(file: Path) -> Pair:
     if not file.is_file() or file.suffix != ".py":
-        raise UserError(f"there is no such model file. Received: {file}. Name a Python file, or give --torch and --keras")
+        raise UserError(
+            f"there is no such model file. Received: {file}. Name a Python file, or give --torch and --keras"
+        )
     module = _imported(file)
     for name in ("INPUT", "torch_model", "keras_model"):
         if not hasattr(module, name):
-            raise UserError(f"a model file has INPUT, torch_model() and keras_model(). Received: {file} without {name}. Add it")
-    weights, vocabulary, outputs = (getattr(module, n, d) for n, d in (("WEIGHTS", {}), ("VOCABULARY", 0), ("OUTPUTS", 0)))
+            raise UserError(
+                f"a model file has INPUT, torch_model() and keras_model(). Received: {file} without {name}. Add it"
+            )
+    weights, vocabulary, outputs = (
+        getattr(module, n, d) for n, d in (("WEIGHTS", {}), ("VOCABULARY", 0), ("OUTPUTS", 0))
+    )
     if not isinstance(weights, dict) or not all(isinstance(one, str) for pair in weights.items() for one in pair):
-        raise UserError(f"WEIGHTS is a dictionary of names. Received: {weights!r}. Write {{'torch.name': 'keras/path'}}")
+        raise UserError(
+            f"WEIGHTS is a dictionary of names. Received: {weights!r}. Write {{'torch.name': 'keras/path'}}"
+        )
     return Pair(
         input=_checked_shape(module.INPUT, vocabulary=vocabulary, place="INPUT"),
-        vocabulary=int(vocabulary or 0), outputs=outputs if isinstance(outputs, int) else 0,
-        builders={"torch": module.torch_model, "keras": module.keras_model}, weights=weights, place=str(file),
-    )  # fmt: skip
+        vocabulary=int(vocabulary or 0),
+        outputs=outputs if isinstance(outputs, int) else 0,
+        builders={"torch": module.torch_model, "keras": module.keras_model},
+        weights=weights,
+        place=str(file),
+    )
 
 
 def _imported(file: Path) -> ModuleType:

@@ -1,4 +1,4 @@
-"""The page: both models beside each other, layer by layer, and what differs, the first open. Loads nothing, runs nothing."""
+"""The page: what differs, the first open, and both models beside each other. It loads and runs nothing."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,7 +30,9 @@ class RowView:
 
 def write_page(file: Path, source: PairSource, comparison: Comparison, verdict: Verdict) -> None:
     """Write the page as one HTML file."""
-    environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined)
+    environment = jinja2.Environment(
+        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
+    )
     template = environment.from_string(_TEMPLATE.read_text())
     html = template.render(
         source=source,

@@ -56,9 +56,13 @@ def _started(framework: str, folder: Path) -> Iterator["subprocess.Popen[str]"]:
     command = [sys.executable, "-m", f"{framework}_impl.twins.worker", str(folder)]
     with (folder / f"{framework}.log").open("w") as log:
         process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=log, stderr=subprocess.STDOUT, text=True,
+            command,
+            stdin=subprocess.PIPE,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            text=True,
             env={**os.environ, **project_first(), "CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "3"},
-        )  # fmt: skip
+        )
         try:
             yield process
         finally:
@@ -74,8 +78,8 @@ def _check(process: "subprocess.Popen[str]", framework: str, folder: Path) -> No
     name = FILE_NAMES[framework]
     if process.returncode == _KILLED:
         raise UserError(
-            f"the process of {name} was killed, probably because there was not enough memory. Received: these models. Give "
-            "a smaller input"
+            f"the process of {name} was killed, probably because there was not enough memory. Received: these models. "
+            "Give a smaller input"
         )
     if process.returncode:
         log = (folder / f"{framework}.log").read_text(errors="replace").splitlines()[-_LAST_LINES:]

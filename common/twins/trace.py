@@ -9,7 +9,6 @@ from urllib.parse import quote
 import numpy as np
 
 
-
 class ArrayFolder:
     """Arrays by name, a file each: what is not read takes no memory."""
 

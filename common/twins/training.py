@@ -1,4 +1,4 @@
-"""What differs between two models in training alone: dropout, running statistics, what is trained, what adds to the loss."""
+"""What differs in training alone: dropout, running statistics, what is trained, what adds to the loss."""
 
 from collections.abc import Mapping, Sequence
 
@@ -11,9 +11,14 @@ Difference = tuple[str, str, str]  # kind, text, the line that would make them e
 
 
 def training_differences(
-    *, trace: TorchTrace, keras_dropouts: Sequence[Dropout], statistics: Mapping[str, float],
-    layers: Mapping[str, tuple[str, float, float]], frozen: Mapping[str, Sequence[str]], regularizers: Sequence[str],
-) -> list[Difference]:  # fmt: skip
+    *,
+    trace: TorchTrace,
+    keras_dropouts: Sequence[Dropout],
+    statistics: Mapping[str, float],
+    layers: Mapping[str, tuple[str, float, float]],
+    frozen: Mapping[str, Sequence[str]],
+    regularizers: Sequence[str],
+) -> list[Difference]:
     """Return what differs, each cause once.
 
     Args:
@@ -52,8 +57,8 @@ def _statistics(statistics: Mapping[str, float], layers: Mapping[str, tuple[str,
     found: list[Difference] = []
     for (kept, momentum), names in momenta.items():
         text = (
-            f"running statistics: PyTorch keeps {kept:g} of the old value (momentum={1 - kept:g}), Keras {momentum:g}, at "
-            f"{_listed(list(dict.fromkeys(names)))}"
+            f"running statistics: PyTorch keeps {kept:g} of the old value (momentum={1 - kept:g}), Keras {momentum:g}, "
+            f"at {_listed(list(dict.fromkeys(names)))}"
         )
         found.append(("momentum", text, f"Keras: BatchNormalization(momentum={kept:g})"))
     if biased:
@@ -95,6 +100,10 @@ def dropout_differences(torch: Sequence[Dropout], keras: Sequence[Dropout]) -> l
         always = [one.layer for one in dropouts if one.always]
         other_always = [one for one in (keras if side == "PyTorch" else torch) if one.always]
         if always and not other_always:
-            remedy = "PyTorch: F.dropout(x, training=self.training)" if side == "PyTorch" else "Keras: leave out training=True"
+            remedy = (
+                "PyTorch: F.dropout(x, training=self.training)"
+                if side == "PyTorch"
+                else "Keras: leave out training=True"
+            )
             found.append(("dropout", f"dropout: {side} drops in inference, too, at {_listed(always)}", remedy))
     return found

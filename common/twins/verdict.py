@@ -8,9 +8,12 @@ from common.twins.comparison import Comparison, Parting
 EXIT_CODE_EQUAL, EXIT_CODE_DIFFERENT, EXIT_CODE_UNDECIDED = 0, 1, 2
 # Most that whole models may be apart if no layer is: rounding adds up, more so with constants in float32.
 TOLERANCES = {
-    "outputs in inference": (1e-9, 1e-5), "outputs in training": (1e-9, 1e-5), "gradients": (1e-7, 1e-4),
-    "losses of the updates": (1e-8, 1e-4), "arrays after the updates": (1e-6, 1e-2),
-}  # fmt: skip
+    "outputs in inference": (1e-9, 1e-5),
+    "outputs in training": (1e-9, 1e-5),
+    "gradients": (1e-7, 1e-4),
+    "losses of the updates": (1e-8, 1e-4),
+    "arrays after the updates": (1e-6, 1e-2),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,9 +61,14 @@ def judge(comparison: Comparison) -> Verdict:
     headline, compare = _words(level, comparison)
     codes = {"equal": EXIT_CODE_EQUAL, "undecided": EXIT_CODE_UNDECIDED}
     return Verdict(
-        level=level, headline=headline, compare=compare, exit_code=codes.get(level, EXIT_CODE_DIFFERENT), found=found,
-        constants=constants, training=[(kind, text, remedy) for kind, text, remedy in training],
-    )  # fmt: skip
+        level=level,
+        headline=headline,
+        compare=compare,
+        exit_code=codes.get(level, EXIT_CODE_DIFFERENT),
+        found=found,
+        constants=constants,
+        training=[(kind, text, remedy) for kind, text, remedy in training],
+    )
 
 
 def _of_the_whole(comparison: Comparison, *, layers_differ: bool, constants: bool) -> list[tuple[str, str, str]]:
@@ -110,7 +118,9 @@ def _level(comparison: Comparison, found: list[Found], training: list[tuple[str,
 
 def _words(level: str, comparison: Comparison) -> tuple[str, str]:
     work = comparison.multiply_adds
-    both = f"{shown_count(work['torch'])} and {shown_count(work['keras'])} multiply-adds per sample in PyTorch and Keras"
+    both = (
+        f"{shown_count(work['torch'])} and {shown_count(work['keras'])} multiply-adds per sample in PyTorch and Keras"
+    )
     return {
         "equal": ("EQUAL: the two models are the same.", "Compare speed and accuracy."),
         "training": (

@@ -67,9 +67,11 @@ def run_worker(work: Callable[[Worker], None], *, side: str, arguments: Sequence
     options = parser.parse_args(arguments)
     settings = json.loads((options.folder / "settings.json").read_text())
     worker = Worker(
-        source=PairSource(**settings["source"]), folder=options.folder, threads=settings["threads"],
+        source=PairSource(**settings["source"]),
+        folder=options.folder,
+        threads=settings["threads"],
         started=time.monotonic(),
-    )  # fmt: skip
+    )
     forbid_downloads()
     try:
         work(worker)

@@ -1,7 +1,7 @@
 """What a Keras model computes, operation by operation: names, numbers, fingerprints, and what each takes.
 
-Layers and functions of `keras.ops` are one event each, whatever TensorFlow operations they consist of. Where a model calls
-TensorFlow itself, or has operators in a `call`, the event is TensorFlow's operation.
+Layers and functions of `keras.ops` are one event each, whatever TensorFlow operations they consist of. Where a model
+calls TensorFlow itself, or has operators in a `call`, the event is TensorFlow's operation.
 """
 
 import inspect
@@ -23,12 +23,48 @@ from common.twins.comparison import Step
 # Operations that change neither numbers nor their order within a sample.
 QUIET = {"Cast", "Identity", "Reshape", "Transpose", "ExpandDims", "Squeeze", "Shape", "ReadVariableOp", "EnsureShape"}
 SHOWN = (
-    "epsilon", "momentum", "strides", "padding", "dilation_rate", "groups", "activation", "pool_size", "axis",
-    "negative_slope", "max_value", "threshold", "rate", "scale", "offset", "num_heads", "key_dim", "approximate",
-    "use_bias", "target_shape", "dims", "size", "interpolation", "noise_shape", "keepdims", "alpha", "value",
-    "center", "rms_scaling", "function", "depth_multiplier", "output_padding", "cropping", "use_causal_mask",
-)  # fmt: skip
-_DEFAULTS: dict[str, Any] = {"activation": "linear", "groups": 1, "dilation_rate": (1, 1), "threshold": 0.0, "use_bias": True}
+    "epsilon",
+    "momentum",
+    "strides",
+    "padding",
+    "dilation_rate",
+    "groups",
+    "activation",
+    "pool_size",
+    "axis",
+    "negative_slope",
+    "max_value",
+    "threshold",
+    "rate",
+    "scale",
+    "offset",
+    "num_heads",
+    "key_dim",
+    "approximate",
+    "use_bias",
+    "target_shape",
+    "dims",
+    "size",
+    "interpolation",
+    "noise_shape",
+    "keepdims",
+    "alpha",
+    "value",
+    "center",
+    "rms_scaling",
+    "function",
+    "depth_multiplier",
+    "output_padding",
+    "cropping",
+    "use_causal_mask",
+)
+_DEFAULTS: dict[str, Any] = {
+    "activation": "linear",
+    "groups": 1,
+    "dilation_rate": (1, 1),
+    "threshold": 0.0,
+    "use_bias": True,
+}
 
 
 @dataclass(frozen=True)
@@ -115,7 +151,12 @@ class Events:
     def _framed(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
-            with self.frame(Step(name=name, place="", numbers=_literals(function, args, kwargs))) as results:
+            numbers = _literals(function, args, kwargs)
+            if name == "dot_product_attention":
+                given = inspect.signature(function).bind(*args, **kwargs).arguments
+                masked = bool(given.get("is_causal")) or given.get("mask") is not None
+                numbers = {"heads": int(given["query"].shape[2]), "masked": masked}
+            with self.frame(Step(name=name, place="", numbers=numbers)) as results:
                 out = function(*args, **kwargs)
                 results += out if isinstance(out, tuple | list) else [out]
             return out
@@ -126,8 +167,10 @@ class Events:
         original = layer_class._compute_attention
 
         def call(layer: Any, *args: Any, **kwargs: Any) -> Any:
+            # (query, key, value, attention_mask)
             mask = kwargs.get("attention_mask", args[3] if len(args) > 3 else None)
-            numbers = {"heads": layer._num_heads, "masked": mask is not None}
+            masked = mask is not None or bool(kwargs.get("use_causal_mask"))
+            numbers = {"heads": layer._num_heads, "masked": masked}
             with self.frame(Step(name="attention", place=path_of(layer), numbers=numbers)) as results:
                 out = original(layer, *args, **kwargs)
                 results.append(out[0])
@@ -149,9 +192,11 @@ def _literals(function: Callable[..., Any], args: Any, kwargs: Any) -> dict[str,
     bound.apply_defaults()
     named = {name: one for name, one in bound.arguments.items() if name not in ("data_format", "name", "dtype")}
     return {
-        name: one for name, one in named.items()
-        if isinstance(one, int | float | str) or (isinstance(one, tuple | list) and all(isinstance(n, int) for n in one))
-    }  # fmt: skip
+        name: one
+        for name, one in named.items()
+        if isinstance(one, int | float | str)
+        or (isinstance(one, tuple | list) and all(isinstance(n, int) for n in one))
+    }
 
 
 def path_of(layer: Any) -> str:
@@ -166,13 +211,16 @@ def described(layer: Any) -> Step:
     except Exception:  # a user's layer need not have a configuration
         config = {}
     numbers = {
-        name: config[name] for name in SHOWN
+        name: config[name]
+        for name in SHOWN
         if config.get(name) is not None and config[name] != _DEFAULTS.get(name) and not isinstance(config[name], dict)
-    }  # fmt: skip
+    }
     if callable(function := numbers.get("function")):
         numbers["function"] = getattr(function, "__name__", "...")
     return Step(name=type(layer).__name__, place=path_of(layer), numbers=_plain(numbers))
 
 
 def _plain(numbers: dict[str, Any]) -> dict[str, Any]:
-    return {name: one if isinstance(one, int | float | str | list | tuple) else str(one) for name, one in numbers.items()}
+    return {
+        name: one if isinstance(one, int | float | str | list | tuple) else str(one) for name, one in numbers.items()
+    }

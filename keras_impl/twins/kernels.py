@@ -12,9 +12,16 @@ from common.twins.arrays import channels_last_order
 
 # Name of a Keras variable -> role of PyTorch's array.
 ROLES = {
-    "kernel": "weight", "embeddings": "weight", "gamma": "weight", "scale": "weight", "alpha": "weight",
-    "beta": "bias", "bias": "bias", "moving_mean": "running_mean", "moving_variance": "running_var",
-}  # fmt: skip
+    "kernel": "weight",
+    "embeddings": "weight",
+    "gamma": "weight",
+    "scale": "weight",
+    "alpha": "weight",
+    "beta": "bias",
+    "bias": "bias",
+    "moving_mean": "running_mean",
+    "moving_variance": "running_var",
+}
 MAIN = ("kernel", "embeddings")
 NEUTRAL = {"gamma": 1.0, "scale": 1.0, "moving_variance": 1.0}  # others: 0
 _CONVOLUTIONS = ("conv1d", "conv2d", "conv3d")
@@ -22,9 +29,12 @@ _CONVOLUTIONS = ("conv1d", "conv2d", "conv3d")
 FUNCTIONS: dict[type, tuple[str, ...]] = {
     layers.Dense: ("linear", *_CONVOLUTIONS),
     layers.EinsumDense: ("linear",),
-    layers.DepthwiseConv1D: _CONVOLUTIONS, layers.DepthwiseConv2D: _CONVOLUTIONS,
-    layers.Conv1DTranspose: ("conv_transpose",), layers.Conv2DTranspose: ("conv_transpose",),
-    layers.Conv1D: (*_CONVOLUTIONS, "linear"), layers.Conv2D: (*_CONVOLUTIONS, "linear"),
+    layers.DepthwiseConv1D: _CONVOLUTIONS,
+    layers.DepthwiseConv2D: _CONVOLUTIONS,
+    layers.Conv1DTranspose: ("conv_transpose",),
+    layers.Conv2DTranspose: ("conv_transpose",),
+    layers.Conv1D: (*_CONVOLUTIONS, "linear"),
+    layers.Conv2D: (*_CONVOLUTIONS, "linear"),
     layers.Conv3D: (*_CONVOLUTIONS, "linear"),
     layers.Embedding: ("embedding",),
     layers.BatchNormalization: ("batch_norm",),
@@ -32,7 +42,7 @@ FUNCTIONS: dict[type, tuple[str, ...]] = {
     layers.GroupNormalization: ("group_norm",),
     layers.RMSNormalization: ("rms_norm",),
     layers.PReLU: ("prelu",),
-}  # fmt: skip
+}
 
 
 def functions_for(layer: Any) -> tuple[str, ...]:

@@ -20,10 +20,12 @@ from keras_impl.twins.kernels import MAIN, NEUTRAL, ROLES, Place, fits_bare, fun
 Key = tuple[int, int, int]  # a candidate: number of the call, number of the part and count of parts (1: all of it)
 Group = tuple[Key, ...]  # candidates that were given the same numbers
 UNSUPPORTED = {
-    keras.layers.LSTMCell: "a recurrent layer", keras.layers.GRUCell: "a recurrent layer",
-    keras.layers.SimpleRNNCell: "a recurrent layer", keras.layers.SeparableConv1D: "a separable convolution",
+    keras.layers.LSTMCell: "a recurrent layer",
+    keras.layers.GRUCell: "a recurrent layer",
+    keras.layers.SimpleRNNCell: "a recurrent layer",
+    keras.layers.SeparableConv1D: "a separable convolution",
     keras.layers.SeparableConv2D: "a separable convolution",
-}  # fmt: skip
+}
 UNSUPPORTED_FUNCTIONS = ("lstm", "gru", "rnn_tanh", "rnn_relu")
 
 
@@ -89,11 +91,19 @@ class Matcher:
     """
 
     def __init__(
-        self, model: Any, trace: TorchTrace, arrays: ArrayFolder, *, mode: str, choices: Choices,
-        binding: Binding | None, mapped: set[int],
-    ) -> None:  # fmt: skip
+        self,
+        model: Any,
+        trace: TorchTrace,
+        arrays: ArrayFolder,
+        *,
+        mode: str,
+        choices: Choices,
+        binding: Binding | None,
+        mapped: set[int],
+    ) -> None:
         self.trace, self.arrays, self.mode, self.choices, self.mapped = trace, arrays, mode, choices, mapped
         self.calls = trace.calls[mode]
+        self.prints = np.array([call.output for call in self.calls] or np.zeros((0, 6)))
         self.repeats = binding is not None
         self.binding = binding or Binding()
         self.unused = {(call.order, 0, 1) for call in self.calls if call.shapes}
@@ -226,10 +236,13 @@ class Matcher:
             return None
         names = set(self.calls[done[0][0]].weights.values())
         later = [
-            call for call in self.calls
-            if call.order > done[-1][0] and call.shapes and names & set(call.weights.values())
+            call
+            for call in self.calls
+            if call.order > done[-1][0]
+            and call.shapes
+            and names & set(call.weights.values())
             and (call.order, 0, 1) in self.unused
-        ]  # fmt: skip
+        ]
         matches = [self._match((call.order, 0, 1), value) for call in later]
         return min(matches, key=lambda one: one.fit.difference, default=None)
 

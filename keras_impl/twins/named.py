@@ -22,9 +22,14 @@ def name_weights(model: Any, trace: TorchTrace, pair: Pair) -> dict[int, tuple[A
         names = tuple(part.strip() for part in name.split("+"))
         for known, one in ((trace.arrays, each) for each in names):
             if one not in known:
-                raise UserError(f"WEIGHTS names no array of PyTorch's model. Received: {one!r}. {suggestion(one, known)}Correct it")
+                raise UserError(
+                    f"WEIGHTS names no array of PyTorch's model. Received: {one!r}. {suggestion(one, known)}Correct it"
+                )
         if path not in variables:
-            raise UserError(f"WEIGHTS names no variable of Keras' model. Received: {path!r}. {suggestion(path, variables)}Correct it")
+            raise UserError(
+                "WEIGHTS names no variable of Keras' model. "
+                f"Received: {path!r}. {suggestion(path, variables)}Correct it"
+            )
         variable = variables[path]
         shape = trace.arrays[names[0]]
         turned = len(shape) == 2 and "kernel" in variable.name

@@ -5,7 +5,7 @@ on. So every difference is found, and not only the first.
 """
 
 from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 from unittest.mock import patch
@@ -14,14 +14,12 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from common.twins.arrays import CONSTANTS, EQUAL, Fit, alike, fingerprint, nearest, pads_of
+from common.twins.arrays import CONSTANTS, EQUAL, alike, fingerprint, nearest, pads_of
 from common.twins.comparison import Parting, Row, Step
-from common.twins.trace import Call, Dropout
-from keras_impl.twins.events import Event, Events, described, path_of
+from common.twins.trace import Dropout
+from keras_impl.twins.events import Events, described, path_of
+from keras_impl.twins.explanation import GIVEN, Explanation, Open
 from keras_impl.twins.matcher import UNSUPPORTED, Match, Matcher, own_variables
-
-
-GIVEN = "PyTorch's numbers"  # in place of a layer's input that differs
 
 
 class PartedError(Exception):
@@ -37,17 +35,6 @@ class Rates:
     """
 
     of: dict[int, tuple[float, bool]] = field(default_factory=dict)
-
-
-@dataclass
-class _Open:
-    """A parting whose explanation needs the events of the whole run."""
-
-    parting: Parting
-    sources: list[int]  # numbers of PyTorch's calls
-    producer: int | None  # number of the Keras event
-    value: list[float] = field(default_factory=list)  # fingerprint of Keras' tensor
-    reference: list[float] = field(default_factory=list)
 
 
 class Runner:
@@ -68,7 +55,7 @@ class Runner:
         self.parted_at: list[int] = []  # numbers of the rows whose input differs
         self.dropouts: list[Dropout] = []
         self.multiply_adds = 0
-        self._open: list[_Open] = []
+        self._open: list[Open] = []
         self._replaced: dict[int, tuple[Any, Any]] = {}
 
     def run(self, samples: Any) -> Any:
@@ -91,9 +78,11 @@ class Runner:
     @property
     def partings(self) -> list[Parting]:
         """Where the two part, explained if every operation was recorded."""
-        return Explanation(self.matcher, self.events.events).explain(self._open) if self.events else [
-            one.parting for one in self._open
-        ]  # fmt: skip
+        return (
+            Explanation(self.matcher, self.events.events).explain(self._open)
+            if self.events
+            else [one.parting for one in self._open]
+        )
 
     def _call(self, original: Callable[..., Any], layer: Any, args: Any, kwargs: Any) -> Any:
         if self._replaced:
@@ -121,10 +110,15 @@ class Runner:
                 Dropout(layer=path_of(layer), rate=rate, input=seen, attention=attention, always=always)
             )
 
+    def _frame(self, step: Step, *, known: bool = False) -> AbstractContextManager[list[Any]]:
+        """Record what happens inside as one event; put its results into the list."""
+        return self.events.frame(step, known=known) if self.events else nullcontext([])
+
     def _without_arrays(self, original: Callable[..., Any], layer: Any, args: Any, kwargs: Any) -> Any:
         kind = type(layer)
         opaque = kind.__module__.startswith("keras.") and kind is not keras.layers.Lambda
-        if not self.events or not opaque or isinstance(layer, keras.Layer) and list(layer._flatten_layers())[1:]:
+        is_composite = isinstance(layer, keras.Layer) and bool(list(layer._flatten_layers())[1:])
+        if not self.events or not opaque or is_composite:
             return original(layer, *args, **kwargs)
         with self.events.frame(described(layer)) as results:
             output = original(layer, *args, **kwargs)
@@ -134,12 +128,11 @@ class Runner:
     def _unmatched(self, original: Callable[..., Any], layer: Any, args: Any, kwargs: Any) -> Any:
         if not self.matcher.repeats and type(layer).__module__.startswith("keras."):
             self.rows.append(Row(torch=None, keras=described(layer)))
-        if self.events and type(layer).__module__.startswith("keras."):
-            with self.events.frame(described(layer)) as results:
-                output = original(layer, *args, **kwargs)
-                results.append(output)
-        else:
+        if not type(layer).__module__.startswith("keras."):
+            return original(layer, *args, **kwargs)
+        with self._frame(described(layer)) as results:
             output = original(layer, *args, **kwargs)
+            results.append(output)
         return output
 
     def _matched(self, original: Callable[..., Any], layer: Any, args: Any, kwargs: Any, match: Match) -> Any:
@@ -154,11 +147,20 @@ class Runner:
             finite = before if np.isfinite(before) else None
             facts = {} if finite else {"shapes": [call.shapes[0], list(value.shape)]}
             self._part("before", torch, keras_step, finite, facts, args[0], call.sources, call.inputs[0])
-        facts = {"pads": pads_of(fit.array)} if fit.array is not None and list(fit.array.shape) != call.shapes[0] and value.ndim > 2 and value.size > np.prod(call.shapes[0]) else {}
+        facts = (
+            {"pads": pads_of(fit.array)}
+            if fit.array is not None
+            and list(fit.array.shape) != call.shapes[0]
+            and value.ndim > 2
+            and value.size > np.prod(call.shapes[0])
+            else {}
+        )
         array = fit.array if fit.array is not None else _channels_last(self.matcher.input_of(call), value)
         if before > EQUAL and array is not None:
             new = tf.constant(np.ascontiguousarray(array), args[0].dtype)
-            self._replaced[id(args[0])] = (args[0], new)  # for all that read it
+            # For all that read it; unless it is right elsewhere, and only this layer should be given another.
+            if not alike(self.matcher.prints, fingerprint(value)).any():
+                self._replaced[id(args[0])] = (args[0], new)
             if self.events:
                 self.events.add(Step(name=GIVEN, place=path_of(layer), numbers={}), new, known=True)
             args = (new, *args[1:])
@@ -168,14 +170,21 @@ class Runner:
         return output
 
     def _computed(
-        self, original: Callable[..., Any], layer: Any, args: Any, kwargs: Any, match: Match, torch: Step, keras_step: Step,
+        self,
+        original: Callable[..., Any],
+        layer: Any,
+        args: Any,
+        kwargs: Any,
+        match: Match,
+        torch: Step,
+        keras_step: Step,
         facts: dict[str, Any],
-    ) -> tuple[Any, float]:  # fmt: skip
+    ) -> tuple[Any, float]:
         """Return a layer's output, or PyTorch's if it differs; and the difference before the layer's own activation."""
         activation = getattr(layer, "activation", None)
         fused = activation if "kernel" in own_variables(layer) and activation is not keras.activations.linear else None
         with ExitStack() as stack:
-            results = stack.enter_context(self.events.frame(keras_step, known=True)) if self.events else []
+            results = stack.enter_context(self._frame(keras_step, known=True))
             if fused:
                 stack.callback(setattr, layer, "activation", activation)
                 layer.activation = keras.activations.linear
@@ -196,10 +205,9 @@ class Runner:
             results.append(output)
         if fused:
             name = getattr(fused, "__name__", type(fused).__name__)
-            with self.events.frame(Step(name=name, place=path_of(layer), numbers={})) if self.events else suppress() as results:
+            with self._frame(Step(name=name, place=path_of(layer), numbers={})) as results:
                 output = fused(output)
-                if results is not None:
-                    results.append(output)
+                results.append(output)
         return output, fit.difference
 
     def _lone_biases(self, layer: Any, match: Match) -> dict[str, bool]:
@@ -210,7 +218,12 @@ class Runner:
     def _count(self, layer: Any, value: Any, output: np.ndarray) -> None:
         """Count multiplications of a convolution or of a product with an array."""
         kernel = getattr(layer, "kernel", None)
-        if kernel is None and isinstance(layer, keras.layers.Embedding) and output.ndim == 3 and value.dtype.is_floating:
+        if (
+            kernel is None
+            and isinstance(layer, keras.layers.Embedding)
+            and output.ndim == 3
+            and value.dtype.is_floating
+        ):
             self.multiply_adds += output.size * value.shape[-1]  # a tied head
         if kernel is None:
             return
@@ -224,15 +237,22 @@ class Runner:
             self.multiply_adds += output.size * int(np.prod(shape[:-2] if depthwise else shape[:-1]))
 
     def _part(
-        self, where: str, torch: Step | None, keras_step: Step | None, difference: float | None, facts: dict[str, Any],
-        tensor: Any = None, sources: list[int] | None = None, reference: list[float] | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        where: str,
+        torch: Step | None,
+        keras_step: Step | None,
+        difference: float | None,
+        facts: dict[str, Any],
+        tensor: Any = None,
+        sources: list[int] | None = None,
+        reference: list[float] | None = None,
+    ) -> None:
         parting = Parting(
             where=where, mode=self.matcher.mode, torch=torch, keras=keras_step, difference=difference, facts=facts
         )
         producer = self.events.producer(tensor) if self.events and tensor is not None else None
         seen = fingerprint(np.asarray(tensor)) if tensor is not None else []
-        self._open.append(_Open(parting, sources or [], producer, seen, reference or []))
+        self._open.append(Open(parting, sources or [], producer, seen, reference or []))
 
     def _compare_output(self, output: Any) -> None:
         value = np.asarray(output)
@@ -258,78 +278,3 @@ def _channels_last(array: np.ndarray, value: np.ndarray) -> np.ndarray | None:
     if array.ndim != value.ndim:
         return None
     return np.moveaxis(array, 1, -1) if array.ndim > 3 else array
-
-
-class Explanation:
-    """Says what the two compute differently between two layers: the first steps that the other side has not."""
-
-    def __init__(self, matcher: Matcher, events: list[Event]) -> None:
-        self._calls, self._events = matcher.calls, events
-        self._torch_prints = np.array([call.output for call in self._calls] or np.zeros((0, 6)))
-        own = [event.output for event in events if event.step.name != GIVEN]
-        self._keras_prints = np.array(own or np.zeros((0, 6)))
-        self._matched = {key[0] for keys in matcher.binding.keys.values() for key in keys}
-
-    def explain(self, found: list[_Open]) -> list[Parting]:
-        """Return the partings with their steps."""
-        return [self._explained(one) if one.parting.where != "inside" else one.parting for one in found]
-
-    def _explained(self, found: _Open) -> Parting:
-        own = self._first_torch(found.sources)
-        others = self._first_keras([found.producer] if found.producer is not None else [])
-        same = bool(found.value) and bool(alike(np.array([found.reference]), found.value, padded=True).any())
-        values = vars(found.parting) | {
-            "torch_steps": own, "keras_steps": others, "reordered": same,
-            "torch_source": self._torch_name(found.sources), "keras_source": self._keras_name(found.producer),
-        }  # fmt: skip
-        return Parting(**values)
-
-    def _first_torch(self, sources: list[int]) -> list[Step]:
-        first, seen, left = dict[int, Step](), set[int](), list(sources)
-        while left:
-            number = left.pop()
-            if number < 0 or number in seen or self._known_to_keras(number):
-                continue
-            seen.add(number)
-            call = self._calls[number]
-            if all(one < 0 or self._known_to_keras(one) for one in call.sources):
-                place = call.layer if call.weights else call.module
-                first[number] = Step(name=call.function, place=place, numbers=call.numbers)
-            left += call.sources
-        return [first[number] for number in sorted(first)]
-
-    def _known_to_keras(self, number: int) -> bool:
-        call = self._calls[number]
-        return number in self._matched or bool(alike(self._keras_prints, call.output).any())
-
-    def _first_keras(self, sources: list[int]) -> list[Step]:
-        first, seen, left = dict[int, Step](), set[int](), list(sources)
-        while left:
-            number = left.pop()
-            event = self._events[number]
-            if number in seen or self._known_to_torch(number):
-                continue
-            seen.add(number)
-            if all(self._known_to_torch(one) for one in event.sources):
-                first[number] = event.step
-            left += event.sources
-        return [first[number] for number in sorted(first)]
-
-    def _known_to_torch(self, number: int) -> bool:
-        event = self._events[number]
-        return event.known or bool(alike(self._torch_prints, event.output).any())
-
-    def _torch_name(self, sources: list[int]) -> str:
-        if not sources or sources[0] < 0:
-            return "the model's input"
-        call = self._calls[sources[0]]
-        return f"{call.function} of {call.layer}" if call.layer != call.function else call.function
-
-    def _keras_name(self, producer: int | None) -> str:
-        if producer is None:
-            return ""
-        step = self._events[producer].step
-        return f"{step.name} {step.place}".strip() if step.name != "input" else "the model's input"
-
-
-__all__ = ["Fit", "PartedError", "Rates", "Runner", "Call"]

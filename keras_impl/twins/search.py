@@ -51,9 +51,10 @@ class Search:
         """Return choices after which the models part later than at a place."""
         row = runner.parted_at[place]
         groups = {
-            group: rows for group, rows in runner.matcher.binding.groups.items()
+            group: rows
+            for group, rows in runner.matcher.binding.groups.items()
             if rows and min(rows) < row and group not in self._settled
-        }  # fmt: skip
+        }
         for group in list(groups)[-LAST_GROUPS:][::-1]:
             now = self.choices.order(group)
             orders = [one for one in islice(permutations(range(len(group))), MOST_ORDERS) if one != now]

@@ -27,7 +27,9 @@ class WholeModels:
         batch: number -> samples as the Keras model takes them.
     """
 
-    def __init__(self, model: Any, binding: Binding, trace: TorchTrace, arrays: ArrayFolder, *, pair: Pair, batch: Any) -> None:
+    def __init__(
+        self, model: Any, binding: Binding, trace: TorchTrace, arrays: ArrayFolder, *, pair: Pair, batch: Any
+    ) -> None:
         self.model, self.binding, self.trace, self.arrays = model, binding, trace, arrays
         self.pair, self.batch = pair, batch
 
@@ -55,7 +57,9 @@ class WholeModels:
         found = {}
         for variable, layer, place in self.binding.places.values():
             if f"statistics/{place.names[0]}" in self.arrays:
-                found[place.names[0]] = relative(np.asarray(variable), self._array("statistics", variable, layer, place))
+                found[place.names[0]] = relative(
+                    np.asarray(variable), self._array("statistics", variable, layer, place)
+                )
         return found
 
     def compare(self, *, updates: int) -> Whole:
@@ -126,7 +130,9 @@ class WholeModels:
         """Return differences by PyTorch's names, and how many are zero but for rounding."""
         named = list(zip(self._variables(), gradients, strict=True))
         references = [
-            self._array("gradients", variable, layer, place) if f"gradients/{place.names[0].partition('[')[0]}" in self.arrays else None
+            self._array("gradients", variable, layer, place)
+            if f"gradients/{place.names[0].partition('[')[0]}" in self.arrays
+            else None
             for (variable, layer, place), _ in named
         ]
         top = max((float(np.abs(one).max(initial=0)) for one in references if one is not None), default=0.0)
@@ -148,9 +154,10 @@ class WholeModels:
         if np.array_equal(output, np.asarray(self._forward(0, training=True))):
             return
         drawing = [
-            type(one).__name__ for one in self.model._flatten_layers()
+            type(one).__name__
+            for one in self.model._flatten_layers()
             if getattr(one, "seed_generator", None) is not None and "Dropout" not in type(one).__name__
-        ]  # fmt: skip
+        ]
         raise UserError(
             "Keras' model draws random numbers outside dropout. Received: two passes of the same batch that differ"
             f"{': ' + drawing[0] if drawing else ''}, in {self.pair.place}. Leave them out for the comparison"

@@ -1,7 +1,7 @@
 """The Keras process of `python -m common twins`.
 
-Builds its model while PyTorch's runs; then matches, compares and writes down what it finds. `torch_impl/twins/worker.py`
-goes before.
+Builds its model while PyTorch's runs; then matches, compares and writes down what it finds.
+`torch_impl/twins/worker.py` goes before.
 """
 
 import sys
@@ -58,7 +58,8 @@ class Built:
         self.model = pair.build("keras")
         if not isinstance(self.model, keras.Model):
             raise UserError(
-                f"keras_model() returns a keras.Model. Received: {type(self.model).__name__} from {pair.place}. Return one"
+                f"keras_model() returns a keras.Model. Received: {type(self.model).__name__} from {pair.place}. "
+                "Return one"
             )
         self.rates = self._switch_off_dropout()
         self._check_precision()
@@ -70,7 +71,7 @@ class Built:
         """Return samples as the model takes them: channels first if it says so."""
         samples = self.pair.batch(number)
         shape = getattr(self.model, "input_shape", None)
-        height, *_, channels = self.pair.input
+        channels = self.pair.input[-1]
         if isinstance(shape, tuple) and samples.ndim == 4 and shape[1:] != self.pair.input and shape[1] == channels:
             samples = samples.transpose(0, 3, 1, 2)
         return tf.constant(samples)
@@ -103,11 +104,13 @@ def _check_output(output: Any) -> None:
     if not isinstance(output, tf.Tensor):
         number = f" of {len(output)}" if isinstance(output, tuple | list | dict) else ""
         raise UserError(
-            f"a model returns one tensor. Received: a {type(output).__name__}{number} from Keras' model. Return the tensor "
-            "that is compared, such as the logits"
+            f"a model returns one tensor. Received: a {type(output).__name__}{number} from Keras' model. "
+            "Return the tensor that is compared, such as the logits"
         )
     if output.dtype != tf.float64:
-        raise UserError(f"models are compared in float64. Received: {output.dtype.name} from Keras' model. Leave out casts")
+        raise UserError(
+            f"models are compared in float64. Received: {output.dtype.name} from Keras' model. Leave out casts"
+        )
 
 
 def compare(built: Built, worker: Worker) -> Comparison:
@@ -119,25 +122,26 @@ def compare(built: Built, worker: Worker) -> Comparison:
     samples = built.batch(0)
     with users_code("keras_model()'s call", pair.place):
         for variable, place in named.values():
-            variable.assign(place.to_keras(np.sum([arrays[f"weights/{n}"] for n in place.names], axis=0), None, variable))
+            variable.assign(
+                place.to_keras(np.sum([arrays[f"weights/{n}"] for n in place.names], axis=0), None, variable)
+            )
         search = Search(model, samples, rates=built.rates, settings=settings)
         found = search.best()
         binding = found.matcher.binding
         again = Repeat(built, settings, binding)
-        if found.partings:
-            found_partings = again.run("inference", explain=True).partings
-        else:
-            found_partings = []
+        partings = again.run("inference", explain=True).partings if found.partings else []
         binding.places.update({key: (variable, None, place) for key, (variable, place) in named.items()})
         whole = WholeModels(model, binding, trace, arrays, pair=pair, batch=built.batch)
         whole.load()
         training = again.run("training", explain=False)
         statistics = whole.statistics()
-        places = {(one.where, _place(one.keras)) for one in found_partings}
+        places = {(one.where, _place(one.keras)) for one in partings}
         if any((one.where, _place(one.keras)) not in places for one in training.partings):
             whole.load()
-            found_partings += [
-                one for one in again.run("training", explain=True).partings if (one.where, _place(one.keras)) not in places
+            partings += [
+                one
+                for one in again.run("training", explain=True).partings
+                if (one.where, _place(one.keras)) not in places
             ]
     inference_dropouts = [one for one in found.dropouts if one.always]
     batches = len(samples)
@@ -145,22 +149,35 @@ def compare(built: Built, worker: Worker) -> Comparison:
     variables = [one for one in model.variables if "seed" not in one.path]
     taken = {name.partition("[")[0] for _, _, place in binding.places.values() for name in place.names}
     return Comparison(
-        rows=_with_torch_alone(found.rows, trace, found.matcher), partings=found_partings, constants=0,
+        rows=_with_torch_alone(found.rows, trace, found.matcher),
+        partings=partings,
+        constants=0,
         arrays={"torch": len(trace.arrays), "keras": len(variables)},
         matched={"torch": len(taken), "keras": len(binding.places)},
         parameters={"torch": _entries(trace), "keras": count_entries(model.trainable_variables)},
         only_torch={name: shape for name, shape in trace.arrays.items() if name not in taken and _is_used(name, trace)},
-        only_keras={one.path: list(one.shape) for one in variables if id(one) not in binding.places and not _preprocesses(model, one)},
+        only_keras={
+            one.path: list(one.shape)
+            for one in variables
+            if id(one) not in binding.places and not _preprocesses(model, one)
+        },
         unsupported=unsupported_layers(model, trace, set(named), set(pair.weights)),
-        guessed=binding.guessed, tied=_tied(binding, trace),
+        guessed=binding.guessed,
+        tied=_tied(binding, trace),
         training=training_differences(
-            trace=trace, keras_dropouts=[*training.dropouts, *inference_dropouts], statistics=statistics,
-            layers=_normalizations(binding, trace), frozen=_frozen(binding, trace), regularizers=regularized(model),
+            trace=trace,
+            keras_dropouts=[*training.dropouts, *inference_dropouts],
+            statistics=statistics,
+            layers=_normalizations(binding, trace),
+            frozen=_frozen(binding, trace),
+            regularizers=regularized(model),
         ),
-        whole=whole_result, multiply_adds={"torch": trace.multiply_adds // batches, "keras": found.multiply_adds // batches},
-        tried=search.tried, seconds={"torch": trace.seconds, "keras": worker.seconds()},
+        whole=whole_result,
+        multiply_adds={"torch": trace.multiply_adds // batches, "keras": found.multiply_adds // batches},
+        tried=search.tried,
+        seconds={"torch": trace.seconds, "keras": worker.seconds()},
         memory_bytes={"torch": trace.memory_bytes, "keras": peak_memory_bytes()},
-    )  # fmt: skip
+    )
 
 
 class Repeat:
@@ -209,12 +226,15 @@ def _normalizations(binding: Any, trace: TorchTrace) -> dict[str, tuple[str, flo
     """Return PyTorch's name of a statistic -> Keras layer, share of the old value kept in PyTorch and in Keras."""
     kept = {
         call.weights[role]: 1 - float(call.numbers.get("momentum", 0.1))
-        for call in trace.calls["training"] for role in ("running_mean", "running_var") if role in call.weights
-    }  # fmt: skip
+        for call in trace.calls["training"]
+        for role in ("running_mean", "running_var")
+        if role in call.weights
+    }
     return {
         place.names[0]: (path_of(layer), kept[place.names[0]], float(layer.momentum))
-        for _, layer, place in binding.places.values() if place.names[0] in kept and hasattr(layer, "momentum")
-    }  # fmt: skip
+        for _, layer, place in binding.places.values()
+        if place.names[0] in kept and hasattr(layer, "momentum")
+    }
 
 
 def _frozen(binding: Any, trace: TorchTrace) -> dict[str, list[str]]:
@@ -235,7 +255,10 @@ def _with_torch_alone(rows: list[Row], trace: TorchTrace, matcher: Matcher) -> l
     """Add PyTorch's layers that Keras has not, after the layer before them."""
     matched = {key[0] for keys in matcher.binding.keys.values() for key in keys}
     alone = [call for call in trace.calls["inference"] if call.shapes and call.order not in matched]
-    return [*rows, *(Row(torch=Step(name=one.function, place=one.layer, numbers=one.numbers), keras=None) for one in alone)]
+    return [
+        *rows,
+        *(Row(torch=Step(name=one.function, place=one.layer, numbers=one.numbers), keras=None) for one in alone),
+    ]
 
 
 if __name__ == "__main__":

@@ -37,10 +37,39 @@ ARGUMENTS = {
 COMPOSITE = {"multi_head_attention_forward", "_in_projection_packed", "_in_projection"}
 # Functions that change neither numbers nor their order within a sample, or return no numbers.
 SILENT = {
-    "get", "size", "dim", "numel", "is_floating_point", "contiguous", "clone", "detach", "expand", "type", "to",
-    "view", "reshape", "flatten", "transpose", "permute", "unflatten", "squeeze", "unsqueeze", "t", "expand_as",
-    "len", "ravel", "movedim", "swapaxes", "float", "double", "view_as", "reshape_as", "repeat", "tile", "type_as",
-}  # fmt: skip
+    "get",
+    "size",
+    "dim",
+    "numel",
+    "is_floating_point",
+    "contiguous",
+    "clone",
+    "detach",
+    "expand",
+    "type",
+    "to",
+    "view",
+    "reshape",
+    "flatten",
+    "transpose",
+    "permute",
+    "unflatten",
+    "squeeze",
+    "unsqueeze",
+    "t",
+    "expand_as",
+    "len",
+    "ravel",
+    "movedim",
+    "swapaxes",
+    "float",
+    "double",
+    "view_as",
+    "reshape_as",
+    "repeat",
+    "tile",
+    "type_as",
+}
 DROPS = {"dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout", "feature_dropout"}
 RANDOM = ("rand", "normal", "bernoulli", "multinomial", "uniform", "exponential", "poisson")
 
@@ -140,10 +169,8 @@ class Recorder(TorchFunctionMode):
         if known["x"] is None:
             bare = [found for one in given if (found := self._name_of(one, parts=True))]
             known["weights"] = {f"bare{number}": one for number, one in enumerate(dict.fromkeys(bare))}
-            known["numbers"] = _literals([*args[1:]], kwargs)
-            if name == "scaled_dot_product_attention":
-                mask = kwargs.get("attn_mask", args[3] if len(args) > 3 else None)
-                known["numbers"] |= {"heads": args[0].shape[1] if args[0].ndim > 3 else 1, "masked": mask is not None}
+            attention = name == "scaled_dot_product_attention"
+            known["numbers"] = _attention(args, kwargs) if attention else _literals([*args[1:]], kwargs)
         known["inputs"] = []
         if known["x"] is not None:
             known["inputs"] = [fingerprint(known["x"].detach().numpy())]
@@ -181,13 +208,19 @@ class Recorder(TorchFunctionMode):
         values, order, x = out.detach().numpy(), len(self.calls), before["array"]
         linear = name in ("matmul", "addmm") and x is not None
         call = Call(
-            order=order, function="linear" if linear else name, module=self._modules[-1] if self._modules else "",
-            weights=before["weights"], numbers=before["numbers"], sources=sources, output=fingerprint(values),
-            inputs=before["inputs"], transposed=before["transposed"],
+            order=order,
+            function="linear" if linear else name,
+            module=self._modules[-1] if self._modules else "",
+            weights=before["weights"],
+            numbers=before["numbers"],
+            sources=sources,
+            output=fingerprint(values),
+            inputs=before["inputs"],
+            transposed=before["transposed"],
             flat=list(before["flat"]) if before["flat"] else None,
             shapes=[list(x.shape), list(values.shape)] if x is not None else [],
             multiply_adds=self._multiply_adds(name, before, values),
-        )  # fmt: skip
+        )
         assert self._arrays is not None
         if x is not None:
             self._arrays[f"{self._mode}/{order}/x"], self._arrays[f"{self._mode}/{order}/y"] = x, values
@@ -198,7 +231,14 @@ class Recorder(TorchFunctionMode):
         """Return the multiplications of a convolution or of a product with an array."""
         if before["array"] is None or not name.startswith(("linear", "conv", "matmul", "addmm")):
             return 0
-        shape = next((tensor.shape for n, tensor in self._storages.values() if n == before["weights"].get("weight", "").partition("[")[0]), (0,))
+        shape = next(
+            (
+                tensor.shape
+                for n, tensor in self._storages.values()
+                if n == before["weights"].get("weight", "").partition("[")[0]
+            ),
+            (0,),
+        )
         if name in ("linear", "matmul", "addmm"):
             return values.size * before["array"].shape[-1]
         side = before["array"] if name.startswith("conv_transpose") else values
@@ -237,6 +277,13 @@ def _tensors(values: Sequence[Any]) -> Iterator[Any]:
             yield from _tensors(one)
         else:
             yield one
+
+
+def _attention(args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Return the numbers of `scaled_dot_product_attention(query, key, value, mask, dropout, causal)`."""
+    mask = kwargs.get("attn_mask", args[3] if len(args) > 3 else None)
+    causal = kwargs.get("is_causal", args[5] if len(args) > 5 else False)
+    return {"heads": args[0].shape[1] if args[0].ndim > 3 else 1, "masked": mask is not None or bool(causal)}
 
 
 def _literals(values: Sequence[Any], named: dict[str, Any]) -> dict[str, Any]:

@@ -43,11 +43,17 @@ def work(worker: Worker) -> None:
     multiply_adds = sum(call.multiply_adds for call in calls["inference"])
     losses = run.train(updates=updates_for(multiply_adds))
     TorchTrace(
-        calls=calls, results=run.results, arrays={name: list(one.shape) for name, one in named_arrays(model)},
+        calls=calls,
+        results=run.results,
+        arrays={name: list(one.shape) for name, one in named_arrays(model)},
         trainable=[name for name, one in model.named_parameters() if one.requires_grad],
-        aliases=aliases(model), dropouts=run.dropouts, losses=losses, multiply_adds=multiply_adds,
-        seconds=worker.seconds(), memory_bytes=peak_memory_bytes(),
-    ).write(worker.folder / TRACE_FILE)  # fmt: skip
+        aliases=aliases(model),
+        dropouts=run.dropouts,
+        losses=losses,
+        multiply_adds=multiply_adds,
+        seconds=worker.seconds(),
+        memory_bytes=peak_memory_bytes(),
+    ).write(worker.folder / TRACE_FILE)
 
 
 def checked_model(pair: Pair) -> nn.Module:
@@ -58,7 +64,9 @@ def checked_model(pair: Pair) -> nn.Module:
     """
     model = pair.build("torch")
     if not isinstance(model, nn.Module):
-        raise UserError(f"torch_model() returns an nn.Module. Received: {type(model).__name__} from {pair.place}. Return one")
+        raise UserError(
+            f"torch_model() returns an nn.Module. Received: {type(model).__name__} from {pair.place}. Return one"
+        )
     with users_code("torch_model()", pair.place):
         model = model.to("cpu", torch.float64)
         if any(isinstance(one, nn.parameter.UninitializedParameter) for one in model.parameters()):
@@ -120,7 +128,7 @@ class Run:
         self._rates = self._switch_off_stochastic_depth()
 
     def _switch_off_stochastic_depth(self) -> dict[str, float]:
-        """Set what drops whole branches to 0; return the rates. Functions of PyTorch are switched off by the recorder."""
+        """Set what drops whole branches to 0; return the rates. The recorder switches off other dropout."""
         rates = {}
         for name, module in self.model.named_modules():
             if type(module).__name__ in ("StochasticDepth", "DropPath"):
@@ -158,8 +166,8 @@ class Run:
         self._last = (output.detach().numpy().copy(), recorder.random)
         if not np.isfinite(output.detach().numpy()).all():
             raise UserError(
-                f"PyTorch's model returns what is no number. Received: NaN or infinity in {mode} with random arrays, in "
-                f"{self.pair.place}. Check divisions, roots and logarithms"
+                f"PyTorch's model returns what is no number. Received: NaN or infinity in {mode} with random arrays, "
+                f"in {self.pair.place}. Check divisions, roots and logarithms"
             )
         if mode == "training":
             for name, one in named_arrays(self.model):
@@ -211,8 +219,8 @@ class Run:
         before, drawn = self._last
         if not np.array_equal(before, output.detach().numpy()):
             raise UserError(
-                "PyTorch's model draws random numbers outside dropout. Received: two passes of the same batch that differ"
-                f"{': ' + drawn[0] if drawn else ''}, in {self.pair.place}. Leave them out for the comparison"
+                "PyTorch's model draws random numbers outside dropout. Received: two passes of the same batch that "
+                f"differ{': ' + drawn[0] if drawn else ''}, in {self.pair.place}. Leave them out for the comparison"
             )
 
 
@@ -229,7 +237,9 @@ def checked_output(output: Any) -> torch.Tensor:
             "tensor that is compared, such as the logits"
         )
     if output.dtype is not torch.float64:
-        raise UserError(f"models are compared in float64. Received: {output.dtype} from PyTorch's model. Leave out casts")
+        raise UserError(
+            f"models are compared in float64. Received: {output.dtype} from PyTorch's model. Leave out casts"
+        )
     return output
 
 

@@ -1,4 +1,4 @@
-"""ConvNeXt's blocks: large depthwise convolutions, layer scale, stochastic depth; and a mixer of channels with RMS norm."""
+"""ConvNeXt's blocks: large depthwise convolutions, layer scale, stochastic depth; and an RMS norm."""
 
 PLANT = ""
 INPUT, OUTPUTS = (16, 16, 3), 8
@@ -110,9 +110,6 @@ def keras_model():
         x = block(x, b)
     x = L.GlobalMaxPooling2D()(x) if plant == "norm-before-pool" else L.GlobalAveragePooling2D()(x)
     x = L.LayerNormalization(epsilon=1e-6, name="last_norm")(x)
-    if plant == "rms-without-scale":
-        x = L.UnitNormalization()(x)
-    else:
-        x = L.RMSNormalization(epsilon=1e-6, name="rms")(x)
+    x = (L.UnitNormalization() if plant == "rms-without-scale" else L.RMSNormalization(epsilon=1e-6, name="rms"))(x)
     x = L.Dense(8, name="head")(x)
     return keras.Model(inputs, x if plant == "no-scaling-of-logits" else x * 0.5)

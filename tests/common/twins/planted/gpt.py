@@ -13,7 +13,7 @@ PLANTS = {
     "parallel-block": ("wiring", "block1.norm2"),
     "residual-of-norm": ("wiring", "block1.norm2"),
     "head-bias": ("arrays", "head"),
-    "tokens-reversed": ("order", "block0.norm1"),
+    "tokens-reversed": ("order", "embed"),
     "frozen-embedding": ("frozen", "embed"),
 }
 REWRITES = ["own-attention", "packed", "subclassed-blocks"]

@@ -1,17 +1,17 @@
-"""A U-Net with group normalization, transposed convolutions and a gate of its own; Keras' as a subclass, built in another order."""
+"""A U-Net with group normalization, transposed convolutions and a gate; Keras' is a subclass in another order."""
 
 PLANT = ""
 INPUT, OUTPUTS = (16, 24, 3), 5
 PLANTS = {
-    "skips-swapped": ("concatenation", "block5.conv1"),
-    "group-norm-epsilon": ("epsilon", "block2.norm1"),
-    "other-groups": ("groups", "block3.norm2"),
-    "silu-missing": ("activation", "block2.norm1"),
+    "skips-swapped": ("order", "block5/conv1"),
+    "group-norm-epsilon": ("epsilon", "block2/norm1"),
+    "other-groups": ("groups", "block3/norm2"),
+    "silu-missing": ("activation", "block2/norm1"),
     "upsampled": ("arrays", "up1"),
     "no-skip": ("arrays", "block4"),
     "no-gate": ("arrays", "gate"),
     "gate-twice": ("scale", "head"),
-    "average-pool": ("pooling", "block2.conv1"),
+    "average-pool": ("pooling", "block2/conv1"),
 }
 REWRITES = ["built-in-order", "pooled-by-ops"]
 

@@ -11,12 +11,12 @@ PLANTS = {
     "no-last-norm": ("normalization", "head"),
     "mean-of-tokens": ("selection", "head"),
     "last-token": ("selection", "head"),
-    "post-norm": ("wiring", "block1.fc1"),
+    "post-norm": ("normalization", "block1.fc1"),
     "residual-forgotten": ("residual", "block1.norm2"),
     "attention-dropout": ("dropout", "block0.attention"),
     "no-positions": ("residual", "block0.norm1"),
     "scaled-queries": ("scale", "block0.attention"),
-    "patches-by-column": ("order", "tokens"),
+    "patches-by-column": ("order", "block0.norm1"),
     "causal": ("mask", "block1.attention"),
     "stopped-gradient": ("whole", "gradients"),
 }
@@ -123,10 +123,8 @@ def keras_model():
         x = block(x, b)
     if plant != "no-last-norm":
         x = L.LayerNormalization(epsilon=1e-5, name="norm")(x)
-    if plant == "mean-of-tokens":
-        x = L.GlobalAveragePooling1D()(x)
-    else:
-        x = x[:, -1] if plant == "last-token" else x[:, 0]
+    made = {"mean-of-tokens": L.GlobalAveragePooling1D(), "last-token": lambda y: y[:, -1]}
+    x = made.get(plant, lambda y: y[:, 0])(x)
     model = keras.Model(inputs, L.Dense(5, name="head")(x))
     if plant != "subclass":
         return model
