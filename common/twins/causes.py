@@ -1,6 +1,7 @@
 """Why two models part at a place: the number or function that differs, and the line that would make them equal."""
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -109,9 +110,8 @@ def _inside(parting: Parting) -> list[Cause]:
     if groups[0] is not None and groups[0] != groups[1]:
         text = f"{groups[0]} groups in PyTorch, {groups[1]} in Keras"
         found.append(Cause(kind="groups", text=text, remedy=f"Keras: {name}(groups={groups[0]})"))
-    lone = parting.facts.get("lone", [])
-    if lone:
-        side = lone[0].removeprefix("bias of ")
+    side = parting.facts.get("lone")
+    if side:
         remedy = f"Keras: {name}(use_bias={side == 'PyTorch'})"
         found.append(Cause(kind="bias", text=f"only {side} has a bias here", remedy=remedy, work=True))
     axis = keras.get("axis")
@@ -180,8 +180,9 @@ def _between(parting: Parting) -> Cause:
         text = f"PyTorch gives it {parting.torch_source}, Keras {parting.keras_source or 'something else'}"
         return Cause(kind="wiring", text=text)
     # What both compute, one of them after something else, is not the cause.
-    lone_torch = [one for one in torch if kind_of(one) not in map(kind_of, parting.keras_later)]
-    lone_keras = [one for one in keras if kind_of(one) not in map(kind_of, parting.torch_later)]
+    counts = Counter(map(kind_of, [*torch, *parting.torch_later])), Counter(map(kind_of, [*keras, *parting.keras_later]))
+    lone_torch = [one for one in torch if counts[0][kind_of(one)] > counts[1][kind_of(one)]]
+    lone_keras = [one for one in keras if counts[1][kind_of(one)] > counts[0][kind_of(one)]]
     if lone_torch or lone_keras:
         torch, keras = lone_torch, lone_keras
     kinds = [kind_of(one) for one in (*torch, *keras)]

@@ -43,7 +43,7 @@ class Parting:
         reordered: the same numbers in another order.
         torch_source, keras_source: what hands the layer its input.
         torch_inputs, keras_inputs: what the first of the steps takes; same_inputs: whether that is the same.
-        facts: what else is known: "pads" of a Keras input, "bias" on one side, shapes.
+        facts: what else is known: "pads" around a Keras input, the "lone" side that has a bias, "shapes".
     """
 
     where: str
@@ -104,6 +104,7 @@ class Comparison:
         training: what differs in training alone: (kind, text, remedy).
         multiply_adds: framework -> those of layers with arrays, per sample.
         tried: other choices between layers with equal inputs.
+        stopped_after: Keras' layer after which shapes did not allow to compare more; empty: all was compared.
     """
 
     rows: list[Row]
@@ -121,6 +122,7 @@ class Comparison:
     whole: Whole
     multiply_adds: dict[str, int]
     tried: int
+    stopped_after: str
     seconds: dict[str, float]
     memory_bytes: dict[str, int]
 

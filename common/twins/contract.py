@@ -55,7 +55,6 @@ class Pair:
     Attributes:
         input: shape of a sample: (height, width, channels), (features,) or (length,).
         vocabulary: number of token ids; 0: samples are floats.
-        outputs: what OUTPUTS says; 0: nothing.
         builders: framework -> function that returns its model.
         weights: PyTorch's name -> Keras' path of arrays that are not matched by what flows through them.
         place: the file, or the command line, for messages.
@@ -63,7 +62,6 @@ class Pair:
 
     input: tuple[int, ...]
     vocabulary: int
-    outputs: int
     builders: dict[str, Callable[[], Any]]
     weights: dict[str, str]
     place: str
@@ -105,7 +103,6 @@ def load_pair(source: PairSource) -> Pair:
     return Pair(
         input=_checked_shape(source.input, vocabulary=source.vocabulary, place="--input"),
         vocabulary=source.vocabulary,
-        outputs=0,
         builders=builders,
         weights={},
         place="the command line",
@@ -123,9 +120,8 @@ def _from_file(file: Path) -> Pair:
             raise UserError(
                 f"a model file has INPUT, torch_model() and keras_model(). Received: {file} without {name}. Add it"
             )
-    weights, vocabulary, outputs = (
-        getattr(module, n, d) for n, d in (("WEIGHTS", {}), ("VOCABULARY", 0), ("OUTPUTS", 0))
-    )
+    weights: Any = getattr(module, "WEIGHTS", {})
+    vocabulary: Any = getattr(module, "VOCABULARY", 0)
     if not isinstance(weights, dict) or not all(isinstance(one, str) for pair in weights.items() for one in pair):
         raise UserError(
             f"WEIGHTS is a dictionary of names. Received: {weights!r}. Write {{'torch.name': 'keras/path'}}"
@@ -133,7 +129,6 @@ def _from_file(file: Path) -> Pair:
     return Pair(
         input=_checked_shape(module.INPUT, vocabulary=vocabulary, place="INPUT"),
         vocabulary=int(vocabulary or 0),
-        outputs=outputs if isinstance(outputs, int) else 0,
         builders={"torch": module.torch_model, "keras": module.keras_model},
         weights=weights,
         place=str(file),

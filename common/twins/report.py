@@ -65,6 +65,8 @@ def unmatched_lines(comparison: Comparison, *, most: int) -> list[str]:
             lines.append(f"only in {side}: {counted_list(named, most=most)}")
             if side == "Keras" and all(name.endswith("/bias") for name in arrays):
                 lines += _remedy("Keras: use_bias=False", 4)
+    if comparison.stopped_after:
+        lines.append(f"compared up to {comparison.stopped_after}; what follows does not work with PyTorch's shapes")
     if comparison.tied:
         lines.append(f"one array in PyTorch, several in Keras: {counted_list(comparison.tied, most=most)}")
     return lines
@@ -83,8 +85,7 @@ def fact_lines(comparison: Comparison, verdict: Verdict) -> list[str]:
     lines = [
         f"parameters: {parameters['torch']:,} in PyTorch, {parameters['keras']:,} in Keras; multiply-adds per sample: "
         f"{shown_count(comparison.multiply_adds['torch'])} and {shown_count(comparison.multiply_adds['keras'])}",
-        f"arrays matched: {matched['torch']} of {arrays['torch']} in PyTorch, {matched['keras']} of {arrays['keras']} in "
-        + "Keras"
+        f"arrays matched: {matched['torch']} of {arrays['torch']} and {matched['keras']} of {arrays['keras']}"
         + (f" ({comparison.tried} other choices tried)" if comparison.tried else ""),
         f"layers compared one by one: {layers}"
         + (

@@ -1,6 +1,7 @@
 """What differs in training alone: dropout, running statistics, what is trained, what adds to the loss."""
 
 from collections.abc import Mapping, Sequence
+from itertools import zip_longest
 
 import numpy as np
 
@@ -71,39 +72,34 @@ def _statistics(statistics: Mapping[str, float], layers: Mapping[str, tuple[str,
 
 
 def dropout_differences(torch: Sequence[Dropout], keras: Sequence[Dropout]) -> list[Difference]:
-    """Return where rates differ: places are the same if the same numbers come in; attention is compared in order."""
+    """Return where rates differ: places are the same if the same numbers come in; the others are compared in order."""
+    left = [one for one in keras if not one.always]
+    lone, rates = list[Dropout](), dict[tuple[float, float], list[str]]()
+    for one in torch:
+        others = np.array([other.input for other in left]).reshape(-1, 6)
+        same = np.flatnonzero(alike(others, one.input)) if not one.attention else np.array([], int)
+        if not len(same):
+            lone.append(one)
+            continue
+        other = left.pop(int(same[0]))
+        rates.setdefault((one.rate, other.rate), []).append(one.layer)
+    for attention in (True, False):
+        sides = [[one for one in side if one.attention == attention] for side in (lone, left)]
+        for here, there in zip_longest(*sides):
+            pair = (here.rate if here else 0.0, there.rate if there else 0.0)
+            rates.setdefault(pair, []).append(here.layer if here else there.layer)
     found: list[Difference] = []
-    left = [one for one in keras if not one.attention and not one.always]
-    attention = [[one for one in side if one.attention] for side in (torch, keras)]
-    pairs: list[tuple[Dropout | None, Dropout | None]] = []
-    for one in (each for each in torch if not each.attention):
-        same = np.flatnonzero(alike(np.array([other.input for other in left]), one.input)) if left else np.array([])
-        pairs.append((one, left.pop(int(same[0])) if len(same) else None))
-    pairs, lone = [both for both in pairs if both[1]], [one for one, other in pairs if not other]
-    for number in range(max(len(lone), len(left))):  # of other inputs, or at other places: in order
-        pairs.append((lone[number] if number < len(lone) else None, left[number] if number < len(left) else None))
-    count = max(map(len, attention), default=0)
-    padded = [[*side, *[None] * (count - len(side))] for side in attention]
-    pairs += list(zip(*padded, strict=True))
-    rates: dict[tuple[float, float], list[str]] = {}
-    for one, other in pairs:
-        both = (one.rate if one else 0.0, other.rate if other else 0.0)
-        if both[0] != both[1]:
-            place = (one or other).layer  # type: ignore[union-attr]
-            rates.setdefault(both, []).append(place)
     for (torch_rate, keras_rate), places in rates.items():
-        where = _listed(places)
-        text = f"dropout: {torch_rate:g} in PyTorch, {keras_rate:g} in Keras, at {where}"
-        remedy = f"Keras: Dropout({torch_rate:g})" if torch_rate else "Keras: leave out the dropout"
-        found.append(("dropout", text, remedy))
-    for side, dropouts in (("PyTorch", torch), ("Keras", keras)):
-        always = [one.layer for one in dropouts if one.always]
-        other_always = [one for one in (keras if side == "PyTorch" else torch) if one.always]
-        if always and not other_always:
-            remedy = (
-                "PyTorch: F.dropout(x, training=self.training)"
-                if side == "PyTorch"
-                else "Keras: leave out training=True"
-            )
-            found.append(("dropout", f"dropout: {side} drops in inference, too, at {_listed(always)}", remedy))
+        if torch_rate != keras_rate:
+            text = f"dropout: {torch_rate:g} in PyTorch, {keras_rate:g} in Keras, at {_listed(places)}"
+            found.append(("dropout", text, f"Keras: Dropout({torch_rate:g})" if torch_rate else "Keras: leave it out"))
+    always = {
+        "PyTorch": [one.layer for one in torch if one.always],
+        "Keras": [one.layer for one in keras if one.always],
+    }
+    remedies = {"PyTorch": "F.dropout(x, training=self.training)", "Keras": "Dropout without training=True"}
+    for side, other in (("PyTorch", "Keras"), ("Keras", "PyTorch")):
+        if always[side] and not always[other]:
+            text = f"dropout: {side} drops in inference, too, at {_listed(always[side])}"
+            found.append(("dropout", text, f"{side}: {remedies[side]}"))
     return found

@@ -105,7 +105,13 @@ def _level(comparison: Comparison, found: list[Found], training: list[tuple[str,
     if comparison.unsupported:
         return "undecided"
     work = comparison.multiply_adds
-    if comparison.only_torch or comparison.only_keras or comparison.tied or work["torch"] != work["keras"]:
+    if (
+        comparison.only_torch
+        or comparison.only_keras
+        or comparison.tied
+        or comparison.stopped_after
+        or work["torch"] != work["keras"]
+    ):
         return "work"
     if any(one.cause.work for one in found):
         return "work"

@@ -54,12 +54,13 @@ class Runner:
         self.rows: list[Row] = []
         self.parted_at: list[int] = []  # numbers of the rows whose input differs
         self.dropouts: list[Dropout] = []
+        self.stopped_after = ""  # the last layer that could be compared, if shapes did not allow more
         self.multiply_adds = 0
         self._open: list[Open] = []
         self._replaced: dict[int, tuple[Any, Any]] = {}
 
-    def run(self, samples: Any) -> Any:
-        """Run the model; return its output."""
+    def run(self, samples: Any) -> None:
+        """Run the model."""
         original = keras.Operation.__call__
         runner = self
 
@@ -71,9 +72,16 @@ class Runner:
                 self.events.add(Step(name="input", place="", numbers={}), samples, known=True)
                 stack.enter_context(self.events.recording())
             stack.enter_context(patch.object(keras.Operation, "__call__", call))
-            output = self.model(samples, training=self.matcher.mode == "training")
+            try:
+                output = self.model(samples, training=self.matcher.mode == "training")
+            except PartedError:
+                raise
+            except Exception:  # the model works: it does not with PyTorch's shapes
+                if not any("shapes" in one.parting.facts for one in self._open):
+                    raise
+                self.stopped_after = self.rows[-1].keras.place if self.rows and self.rows[-1].keras else "the input"
+                return
         self._compare_output(output)
-        return output
 
     @property
     def partings(self) -> list[Parting]:
@@ -137,37 +145,35 @@ class Runner:
 
     def _matched(self, original: Callable[..., Any], layer: Any, args: Any, kwargs: Any, match: Match) -> Any:
         value, call, fit = np.asarray(args[0]), match.call, match.fit
-        before = fit.difference
         torch, keras_step = Step(name=call.function, place=call.layer, numbers=call.numbers), described(layer)
-        if before > CONSTANTS:
+        if fit.difference > CONSTANTS:
             self.parted_at.append(len(self.rows))
             if self.parts_at_most is not None and len(self.parted_at) > self.parts_at_most:
                 raise PartedError
-        if before > EQUAL:
-            finite = before if np.isfinite(before) else None
-            facts = {} if finite else {"shapes": [call.shapes[0], list(value.shape)]}
-            self._part("before", torch, keras_step, finite, facts, args[0], call.sources, call.inputs[0])
-        facts = (
-            {"pads": pads_of(fit.array)}
-            if fit.array is not None
-            and list(fit.array.shape) != call.shapes[0]
-            and value.ndim > 2
-            and value.size > np.prod(call.shapes[0])
-            else {}
-        )
-        array = fit.array if fit.array is not None else _channels_last(self.matcher.input_of(call), value)
-        if before > EQUAL and array is not None:
-            new = tf.constant(np.ascontiguousarray(array), args[0].dtype)
-            # For all that read it; unless it is right elsewhere, and only this layer should be given another.
-            if not alike(self.matcher.prints, fingerprint(value)).any():
-                self._replaced[id(args[0])] = (args[0], new)
-            if self.events:
-                self.events.add(Step(name=GIVEN, place=path_of(layer), numbers={}), new, known=True)
-            args = (new, *args[1:])
-        output, inside = self._computed(original, layer, args, kwargs, match, torch, keras_step, facts)
-        shown = [one if np.isfinite(one) else None for one in (before, inside)]
-        self.rows.append(Row(torch=torch, keras=keras_step, before=shown[0], inside=shown[1]))
+        if fit.difference > EQUAL:
+            shapes = call.shapes[0], list(value.shape)
+            self._part("before", torch, keras_step, fit.difference, shapes)
+            self._explain(args[0], call.sources, call.inputs[0])
+            args = (self._given(layer, args[0], match), *args[1:])
+        output, inside = self._computed(original, layer, args, kwargs, match, torch, keras_step)
+        self.rows.append(Row(torch=torch, keras=keras_step, before=_finite(fit.difference), inside=_finite(inside)))
         return output
+
+    def _given(self, layer: Any, tensor: Any, match: Match) -> Any:
+        """Return PyTorch's input in place of a layer's, if its shape allows."""
+        array = match.fit.array
+        if array is None:
+            array = _channels_last(self.matcher.input_of(match.call), tensor)
+        if array is None:
+            return tensor
+        new = tf.constant(np.ascontiguousarray(array), tensor.dtype)
+        # For all that read it; unless it is right elsewhere, and only this layer should be given another.
+        is_right = alike(self.matcher.prints, fingerprint(np.asarray(tensor))).any()
+        if not is_right or new.shape != tensor.shape:
+            self._replaced[id(tensor)] = (tensor, new)
+        if self.events:
+            self.events.add(Step(name=GIVEN, place=path_of(layer), numbers={}), new, known=True)
+        return new
 
     def _computed(
         self,
@@ -178,7 +184,6 @@ class Runner:
         match: Match,
         torch: Step,
         keras_step: Step,
-        facts: dict[str, Any],
     ) -> tuple[Any, float]:
         """Return a layer's output, or PyTorch's if it differs; and the difference before the layer's own activation."""
         activation = getattr(layer, "activation", None)
@@ -193,12 +198,10 @@ class Runner:
             self._count(layer, args[0], value)
             fit = nearest(reference, value, flat=match.call.flat)
             if fit.difference > EQUAL:
-                finite = fit.difference if np.isfinite(fit.difference) else None
-                if not finite:
-                    facts = {**facts, "shapes": [list(reference.shape), list(value.shape)]}
-                biases = [f"bias of {side}" for side, there in self._lone_biases(layer, match).items() if there]
-                facts = {**facts, "lone": biases} if biases else facts
-                self._part("inside", torch, keras_step, finite, facts)
+                facts = self._facts(layer, match)
+                self._part(
+                    "inside", torch, keras_step, fit.difference, (list(reference.shape), list(value.shape)), facts
+                )
                 array = fit.array if fit.array is not None else _channels_last(reference, value)
                 if array is not None:
                     output = tf.constant(np.ascontiguousarray(array), output.dtype)
@@ -210,10 +213,17 @@ class Runner:
                 results.append(output)
         return output, fit.difference
 
-    def _lone_biases(self, layer: Any, match: Match) -> dict[str, bool]:
+    def _facts(self, layer: Any, match: Match) -> dict[str, Any]:
+        """Return what else is known of a layer whose output differs: a bias on one side, zeros around its input."""
+        facts: dict[str, Any] = {}
         keras_bias = getattr(layer, "bias", None) is not None or getattr(layer, "beta", None) is not None
         torch_bias = "bias" in match.call.weights
-        return {"PyTorch": torch_bias and not keras_bias, "Keras": keras_bias and not torch_bias}
+        if keras_bias != torch_bias:
+            facts["lone"] = "PyTorch" if torch_bias else "Keras"
+        array, shape = match.fit.array, match.call.shapes[0]
+        if array is not None and array.ndim > 2 and array.size > int(np.prod(shape)):
+            facts["pads"] = pads_of(array)
+        return facts
 
     def _count(self, layer: Any, value: Any, output: np.ndarray) -> None:
         """Count multiplications of a convolution or of a product with an array."""
@@ -241,28 +251,38 @@ class Runner:
         where: str,
         torch: Step | None,
         keras_step: Step | None,
-        difference: float | None,
-        facts: dict[str, Any],
-        tensor: Any = None,
-        sources: list[int] | None = None,
-        reference: list[float] | None = None,
+        difference: float,
+        shapes: tuple[list[int], list[int]],
+        facts: dict[str, Any] | None = None,
     ) -> None:
         parting = Parting(
-            where=where, mode=self.matcher.mode, torch=torch, keras=keras_step, difference=difference, facts=facts
+            where=where,
+            mode=self.matcher.mode,
+            torch=torch,
+            keras=keras_step,
+            difference=_finite(difference),
+            facts={**(facts or {}), **({} if np.isfinite(difference) else {"shapes": shapes})},
         )
-        producer = self.events.producer(tensor) if self.events and tensor is not None else None
-        seen = fingerprint(np.asarray(tensor)) if tensor is not None else []
-        self._open.append(Open(parting, sources or [], producer, seen, reference or []))
+        self._open.append(Open(parting, [], None))
+
+    def _explain(self, tensor: Any, sources: list[int], reference: list[float]) -> None:
+        """Keep what explains the last parting."""
+        last = self._open[-1]
+        last.sources, last.reference, last.value = sources, reference, fingerprint(np.asarray(tensor))
+        last.producer = self.events.producer(tensor) if self.events else None
 
     def _compare_output(self, output: Any) -> None:
         value = np.asarray(output)
         reference = self.matcher.arrays[f"{self.matcher.mode}/output"]
         difference = nearest(reference, value).difference
         if difference > EQUAL:
-            finite = difference if np.isfinite(difference) else None
-            facts = {} if finite else {"shapes": [list(reference.shape), list(value.shape)]}
-            sources = [self.matcher.trace.results[self.matcher.mode]]
-            self._part("after", None, None, finite, facts, output, sources, fingerprint(reference))
+            self._part("after", None, None, difference, (list(reference.shape), list(value.shape)))
+            self._explain(output, [self.matcher.trace.results[self.matcher.mode]], fingerprint(reference))
+
+
+def _finite(difference: float) -> float | None:
+    """Return a difference as JSON can have it."""
+    return difference if np.isfinite(difference) else None
 
 
 def _contracted(layer: Any, shape: Any) -> int:

@@ -175,6 +175,7 @@ def compare(built: Built, worker: Worker) -> Comparison:
         whole=whole_result,
         multiply_adds={"torch": trace.multiply_adds // batches, "keras": found.multiply_adds // batches},
         tried=search.tried,
+        stopped_after=found.stopped_after,
         seconds={"torch": trace.seconds, "keras": worker.seconds()},
         memory_bytes={"torch": trace.memory_bytes, "keras": peak_memory_bytes()},
     )
