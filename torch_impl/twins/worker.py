@@ -24,6 +24,10 @@ from torch_impl.twins.recorder import Origin, Recorder, named_arrays
 from torch_impl.vision import declare_missing_operators
 
 
+# Some biases are so large that functions such as ReLU6 and hard swish reach all their parts.
+FAR, FAR_SHARE = 7.0, 0.15
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the program; return its exit code."""
     return run_worker(work, side="torch", arguments=arguments)
@@ -97,8 +101,12 @@ def randomize(model: nn.Module) -> None:
             generator = np.random.default_rng(zlib.crc32(name.encode()))
             if id(tensor) in scales or name.endswith("running_var"):
                 values = generator.uniform(0.5, 1.5, tensor.shape)
-            elif name.endswith("running_mean") or (id(tensor) in parameters and tensor.ndim <= 1):
+            elif name.endswith("running_mean"):
                 values = generator.normal(0, 0.2, tensor.shape)
+            elif id(tensor) in parameters and tensor.ndim <= 1:
+                values = generator.normal(0, 0.2, tensor.shape)
+                far = generator.random(tensor.shape) < FAR_SHARE
+                values[far] = generator.choice([-FAR, FAR], int(far.sum()))
             elif id(tensor) in parameters:
                 values = generator.standard_normal(tensor.shape)
                 values *= (1.4 / np.prod(tensor.shape[1:])) ** 0.5

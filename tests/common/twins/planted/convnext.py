@@ -6,7 +6,7 @@ PLANTS = {
     "norm-epsilon": ("epsilon", "block1.norm"),
     "scale-missing": ("arrays", "scale"),
     "tanh-gelu": ("activation", "block0.fc2"),
-    "drop-path-rate": ("dropout", "block1"),
+    "drop-path-rate": ("dropout", "blocks.1"),
     "norm-before-pool": ("pooling", "last_norm"),
     "kernel-smaller": ("arrays", "block1.depthwise"),
     "residual-after-norm": ("wiring", "block1.depthwise"),

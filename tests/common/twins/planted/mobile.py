@@ -6,7 +6,7 @@ PLANTS = {
     "swish-for-hard-swish": ("activation", "expand"),
     "sigmoid-in-gate": ("activation", "project"),
     "no-gate": ("arrays", "squeeze"),
-    "gate-added": ("residual", "project"),
+    "gate-added": ("scale", "project"),
     "depthwise-same": ("padding", "depthwise"),
     "epsilon-in-one": ("epsilon", "norm2"),
     "momentum-of-paper": ("momentum", "norm"),
