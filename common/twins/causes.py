@@ -180,7 +180,10 @@ def _between(parting: Parting) -> Cause:
         text = f"PyTorch gives it {parting.torch_source}, Keras {parting.keras_source or 'something else'}"
         return Cause(kind="wiring", text=text)
     # What both compute, one of them after something else, is not the cause.
-    counts = Counter(map(kind_of, [*torch, *parting.torch_later])), Counter(map(kind_of, [*keras, *parting.keras_later]))
+    counts = (
+        Counter(map(kind_of, [*torch, *parting.torch_later])),
+        Counter(map(kind_of, [*keras, *parting.keras_later])),
+    )
     lone_torch = [one for one in torch if counts[0][kind_of(one)] > counts[1][kind_of(one)]]
     lone_keras = [one for one in keras if counts[1][kind_of(one)] > counts[0][kind_of(one)]]
     if lone_torch or lone_keras:

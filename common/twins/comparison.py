@@ -94,7 +94,6 @@ class Comparison:
 
     Attributes:
         rows: in Keras' order.
-        constants: layers that differ by no more than a constant in float32.
         arrays, matched: framework -> number of arrays, and of those that are matched.
         parameters: framework -> number of trainable entries.
         only_torch, only_keras: arrays without a counterpart: name -> shape.
@@ -109,7 +108,6 @@ class Comparison:
 
     rows: list[Row]
     partings: list[Parting]
-    constants: int
     arrays: dict[str, int]
     matched: dict[str, int]
     parameters: dict[str, int]

@@ -6,34 +6,38 @@ from common.twins.comparison import Comparison, Parting
 from common.twins.verdict import Found, Verdict, shown_count
 
 MOST_LINES = 40
-MOST_FOUND, MOST_TRAINING, MOST_LISTED = 6, 4, 3
+MOST_CAUSES, MOST_LISTED = 6, 3
 SIDES = {"torch": "PyTorch", "keras": "Keras"}
 
 
 def report_lines(comparison: Comparison, verdict: Verdict, *, page: str) -> list[str]:
-    """Return the report.
+    """Return the report: as many causes as there is room for.
 
     Args:
-        page: the file with all layers beside each other; empty: none was written.
+        page: the file with all of them; empty: none was written.
     """
-    found = verdict.found[:MOST_FOUND]
-    lines = [verdict.headline, verdict.compare, ""]
-    lines += unmatched_lines(comparison, most=MOST_LISTED)
-    for number, one in enumerate(found, 1):
+    lines: list[str] = []
+    for most in range(MOST_CAUSES, 0, -1):
+        lines = _lines(comparison, verdict, page=page, most=most)
+        if len(lines) <= MOST_LINES:
+            break
+    return lines
+
+
+def _lines(comparison: Comparison, verdict: Verdict, *, page: str, most: int) -> list[str]:
+    lines = [verdict.headline, verdict.compare, "", *unmatched_lines(comparison, most=MOST_LISTED)]
+    for number, one in enumerate(verdict.found[:most], 1):
         lines += _found_lines(number, one)
-    if len(verdict.found) > len(found):
-        lines.append(f" and {len(verdict.found) - len(found)} more causes, on the page")
+    if len(verdict.found) > most:
+        lines.append(f" and {len(verdict.found) - most} more causes, on the page")
     if verdict.training:
         lines.append("in training alone:")
-        lines += [
-            line for _, text, remedy in verdict.training[:MOST_TRAINING] for line in (f"  {text}", *_remedy(remedy, 4))
-        ]
-    if len(verdict.training) > MOST_TRAINING:
-        lines.append(f"  and {len(verdict.training) - MOST_TRAINING} more, on the page")
+    for _, text, remedy in verdict.training[:most]:
+        lines += [f"  {text}", *_remedy(remedy, 4)]
+    if len(verdict.training) > most:
+        lines.append(f"  and {len(verdict.training) - most} more, on the page")
     lines += [*([""] if lines[-1] else []), *fact_lines(comparison, verdict)]
-    if page:
-        lines.append(f"page: {page}")
-    return lines
+    return [*lines, f"page: {page}"] if page else lines
 
 
 def _found_lines(number: int, found: Found) -> list[str]:

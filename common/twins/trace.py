@@ -86,6 +86,7 @@ class TorchTrace:
         calls: mode ("inference", "training") -> its calls.
         results: mode -> number of the call that made the output.
         arrays: name -> shape, of parameters and floating buffers that calls used or that the model has.
+        buffers: names of those that are none.
         trainable: names of those that are trained.
         aliases: further name -> name, of one array.
         losses: of the updates.
@@ -95,6 +96,7 @@ class TorchTrace:
     calls: dict[str, list[Call]]
     results: dict[str, int]
     arrays: dict[str, list[int]]
+    buffers: list[str]
     trainable: list[str]
     aliases: dict[str, str]
     dropouts: list[Dropout]
