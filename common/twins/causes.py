@@ -85,9 +85,7 @@ def is_constant(parting: Parting, causes: Sequence[Cause]) -> bool:
     """Return whether a difference is that of a constant which TensorFlow keeps in float32."""
     if parting.difference is None or parting.difference > CONSTANTS:
         return False
-    if parting.where == "inside":
-        return all(one.kind == UNEXPLAINED for one in causes)
-    return bool(parting.torch_steps) == bool(parting.keras_steps)
+    return parting.where != "inside" or all(one.kind == UNEXPLAINED for one in causes)
 
 
 def _inside(parting: Parting) -> list[Cause]:
@@ -110,10 +108,9 @@ def _inside(parting: Parting) -> list[Cause]:
     if groups[0] is not None and groups[0] != groups[1]:
         text = f"{groups[0]} groups in PyTorch, {groups[1]} in Keras"
         found.append(Cause(kind="groups", text=text, remedy=f"Keras: {name}(groups={groups[0]})"))
-    side = parting.facts.get("lone")
-    if side:
-        remedy = f"Keras: {name}(use_bias={side == 'PyTorch'})"
-        found.append(Cause(kind="bias", text=f"only {side} has a bias here", remedy=remedy, work=True))
+    if parting.facts.get("lone") == "PyTorch":  # one of Keras' alone is zero, and has no effect
+        remedy = f"Keras: {name}(use_bias=True)"
+        found.append(Cause(kind="bias", text="only PyTorch has a bias here", remedy=remedy, work=True))
     axis = keras.get("axis")
     if (
         parting.torch.name == "layer_norm"

@@ -33,6 +33,7 @@ def compare(built: Built, worker: Worker) -> Comparison:
         models = WholeModels(built.model, binding, trace, arrays, pair=pair, batch=built.batch)
         training, partings = layers.part(found, models)
         statistics = models.statistics()
+    whole = models.compare(updates=updates_for(trace.multiply_adds))
     samples = len(pair.batch(0))
     return Comparison(
         rows=_with_torch_alone(found.rows, trace, found.matcher),
@@ -48,8 +49,8 @@ def compare(built: Built, worker: Worker) -> Comparison:
             frozen=_frozen(binding, trace),
             regularizers=regularized(built.model),
         ),
-        whole=models.compare(updates=updates_for(trace.multiply_adds)),
-        multiply_adds={"torch": trace.multiply_adds // samples, "keras": found.multiply_adds // samples},
+        whole=whole,
+        multiply_adds={"torch": trace.multiply_adds // samples, "keras": models.multiply_adds // samples},
         tried=layers.tried,
         stopped_after=found.stopped_after,
         seconds={"torch": trace.seconds, "keras": worker.seconds()},

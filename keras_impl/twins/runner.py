@@ -55,7 +55,6 @@ class Runner:
         self.parted_at: list[int] = []  # numbers of the rows whose input differs
         self.dropouts: list[Dropout] = []
         self.stopped_after = ""  # the last layer that could be compared, if shapes did not allow more
-        self.multiply_adds = 0
         self._open: list[Open] = []
         self._replaced: dict[int, tuple[Any, Any]] = {}
 
@@ -195,7 +194,6 @@ class Runner:
                 layer.activation = keras.activations.linear
             output = original(layer, *args, **kwargs)
             reference, value = self.matcher.output_of(match), np.asarray(output)
-            self._count(layer, args[0], value)
             fit = nearest(reference, value, flat=match.call.flat)
             if fit.difference > EQUAL:
                 facts = self._facts(layer, match)
@@ -224,27 +222,6 @@ class Runner:
         if array is not None and array.ndim > 2 and array.size > int(np.prod(shape)):
             facts["pads"] = pads_of(array)
         return facts
-
-    def _count(self, layer: Any, value: Any, output: np.ndarray) -> None:
-        """Count multiplications of a convolution or of a product with an array."""
-        kernel = getattr(layer, "kernel", None)
-        if (
-            kernel is None
-            and isinstance(layer, keras.layers.Embedding)
-            and output.ndim == 3
-            and value.dtype.is_floating
-        ):
-            self.multiply_adds += output.size * value.shape[-1]  # a tied head
-        if kernel is None:
-            return
-        shape = kernel.shape
-        if isinstance(layer, keras.layers.Dense | keras.layers.EinsumDense):
-            self.multiply_adds += int(np.prod(value.shape)) * int(np.prod(shape)) // int(_contracted(layer, shape))
-        elif "Transpose" in type(layer).__name__:
-            self.multiply_adds += int(np.prod(value.shape)) * int(np.prod(shape[:-1]))
-        else:
-            depthwise = "Depthwise" in type(layer).__name__
-            self.multiply_adds += output.size * int(np.prod(shape[:-2] if depthwise else shape[:-1]))
 
     def _part(
         self,
@@ -283,14 +260,6 @@ class Runner:
 def _finite(difference: float) -> float | None:
     """Return a difference as JSON can have it."""
     return difference if np.isfinite(difference) else None
-
-
-def _contracted(layer: Any, shape: Any) -> int:
-    """Return by how many entries of the input each output is a sum."""
-    if isinstance(layer, keras.layers.Dense):
-        return int(shape[0])
-    inputs, kernel = layer.equation.replace("...", "").split("->")[0].split(",")
-    return int(np.prod([size for letter, size in zip(kernel, shape, strict=True) if letter in inputs]))
 
 
 def _channels_last(array: np.ndarray, value: np.ndarray) -> np.ndarray | None:

@@ -13,6 +13,7 @@ from common.twins.arrays import layouts, nearest, relative
 from common.twins.comparison import Whole
 from common.twins.contract import Pair, targets, users_code
 from common.twins.trace import ArrayFolder, TorchTrace, worst
+from keras_impl.twins.counting import counted
 from keras_impl.twins.events import path_of
 from keras_impl.twins.kernels import Place
 from keras_impl.twins.matcher import Binding
@@ -32,6 +33,7 @@ class WholeModels:
     ) -> None:
         self.model, self.binding, self.trace, self.arrays = model, binding, trace, arrays
         self.pair, self.batch = pair, batch
+        self.multiply_adds = 0  # of a forward pass, once compared
 
     def load(self, kind: str = "weights") -> None:
         """Put PyTorch's arrays, as they were before training, into the Keras model."""
@@ -66,7 +68,10 @@ class WholeModels:
         """Return how far the whole models are apart; of models with other outputs, gradients are not compared."""
         self.load()
         reference = self.arrays["inference/output"]
-        outputs = nearest(reference, np.asarray(self._forward(0, training=False))).difference
+        with counted() as counts:
+            output = np.asarray(self._forward(0, training=False))
+        self.multiply_adds = sum(counts)
+        outputs = nearest(reference, output).difference
         found = {"outputs in inference": (outputs, "")}
         if outputs > GOOD_ENOUGH:
             return Whole(differences=_finite(found))

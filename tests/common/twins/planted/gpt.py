@@ -99,7 +99,7 @@ def keras_model():
     ids = ops.flip(inputs, axis=1) if plant == "tokens-reversed" else inputs
     x = embed(ids)
     if plant == "embedding-scaled":
-        x = x * DIM**0.5
+        x = L.Rescaling(DIM**0.5)(x)
     if plant != "no-positions":
         x = Places(name="places")(x)
     for b in range(DEPTH):
