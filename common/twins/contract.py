@@ -196,7 +196,11 @@ def users_code(what: str, place: str) -> Iterator[None]:
     except ImportError as error:
         raise UserError(f"{what} needs what is not installed. Received: {error} in {place}. Install it") from error
     except (Exception, SystemExit) as error:
-        lines = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(Path(place))]
+        lines = [
+            frame
+            for frame in traceback.extract_tb(error.__traceback__)
+            if Path(frame.filename).resolve() == Path(place).resolve()
+        ]
         where = f"{place}, line {lines[-1].lineno}" if lines else place
         raise UserError(f"{what} ended with {_cause(error)}. Received: {where}. Correct the model") from error
 

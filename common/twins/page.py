@@ -38,7 +38,7 @@ def write_page(file: Path, source: PairSource, comparison: Comparison, verdict: 
         source=source,
         verdict=verdict,
         created=now()[:16].replace("T", " ") + " UTC",
-        unmatched=unmatched_lines(comparison, most=100),
+        unmatched=unmatched_lines(comparison, most=8),
         found=[(one, size_of(one.parting)) for one in verdict.found],
         rows=_rows(comparison, verdict),
         facts=fact_lines(comparison, verdict),

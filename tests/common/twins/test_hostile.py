@@ -10,6 +10,7 @@ from twins_cases import compared, written
 
 from common.twins.verdict import judge
 
+pytestmark = pytest.mark.ranks
 MODELS = {one["name"]: one for one in tomllib.loads(Path(__file__).with_name("hostile.toml").read_text())["model"]}
 QUICK = [name for name, one in MODELS.items() if "tier" not in one]
 LINEAR = {

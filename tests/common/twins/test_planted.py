@@ -3,6 +3,7 @@
 import pytest
 from twins_planted import MODELS, outcomes, plants_of
 
+pytestmark = pytest.mark.ranks
 LEAST_FOUND = 0.95
 # Of each model in `make test`: a cause inside a layer, one between layers, one in training alone, a rewrite.
 QUICK = {
