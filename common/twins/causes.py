@@ -12,6 +12,8 @@ from common.twins.comparison import Parting, Step
 # Kind of a function -> its names in PyTorch, Keras and TensorFlow, in lower case.
 KINDS = {
     "normalization": r"batch_norm|layer_norm|group_norm|rms_norm|.*normalization|normalize|l2_normalize",
+    "convolution": r".*conv.*",
+    "dense": r"linear|dense|einsumdense|(mat|b)mm?|matmul.*|einsum",
     "attention": r"scaled_dot_product_attention|attention|dot_product_attention",
     "pooling": r".*pool.*|mean|reduce_mean|amax|global.*",
     "activation": r"(leaky_?|p|c|s)?re?lu6?|.*elu|.*silu|swish|hardtanh|hard_?(swish|sigmoid|silu|tanh)|.*softmax|"

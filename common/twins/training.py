@@ -8,6 +8,7 @@ import numpy as np
 from common.twins.arrays import EQUAL, alike
 from common.twins.trace import Dropout, TorchTrace
 
+MOST_RATES = 3  # shown, of dropout
 Difference = tuple[str, str, str]  # kind, text, the line that would make them equal
 
 
@@ -89,10 +90,14 @@ def dropout_differences(torch: Sequence[Dropout], keras: Sequence[Dropout]) -> l
             pair = (here.rate if here else 0.0, there.rate if there else 0.0)
             rates.setdefault(pair, []).append(here.layer if here else there.layer)
     found: list[Difference] = []
-    for (torch_rate, keras_rate), places in rates.items():
-        if torch_rate != keras_rate:
-            text = f"dropout: {torch_rate:g} in PyTorch, {keras_rate:g} in Keras, at {_listed(places)}"
-            found.append(("dropout", text, f"Keras: Dropout({torch_rate:g})" if torch_rate else "Keras: leave it out"))
+    differ = {pair: places for pair, places in rates.items() if pair[0] != pair[1]}
+    for number, ((torch_rate, keras_rate), places) in enumerate(differ.items(), 1):
+        text = f"dropout: {torch_rate:g} in PyTorch, {keras_rate:g} in Keras, at {_listed(places)}"
+        if number == MOST_RATES and len(differ) > MOST_RATES:
+            text += f"; and {len(differ) - number} more rates"
+        found.append(("dropout", text, f"Keras: Dropout({torch_rate:g})" if torch_rate else "Keras: leave it out"))
+        if number == MOST_RATES:
+            break
     always = {
         "PyTorch": [one.layer for one in torch if one.always],
         "Keras": [one.layer for one in keras if one.always],

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from common.twins.arrays import CONSTANTS
 from common.twins.comparison import Comparison, Parting, Row, Step
 from common.twins.contract import users_code
 from common.twins.trace import ArrayFolder, TorchTrace, read_trace
@@ -84,12 +85,14 @@ class Layers:
         Running statistics are those after a batch of training.
         """
         binding = found.matcher.binding
-        partings = self._repeated("inference", binding, explain=True).partings if found.partings else []
+        unclear = any(one.where != "inside" and not is_small(one) for one in found.partings)
+        partings = self._repeated("inference", binding, explain=True).partings if unclear else found.partings
         places = {(one.where, one.keras and one.keras.place) for one in partings}
         models.load()
         training = self._repeated("training", binding, explain=False)
         for explain in (False, True):
             new = [one for one in training.partings if (one.where, one.keras and one.keras.place) not in places]
+            new = [one for one in new if not is_small(one)]
             if not new or explain:
                 partings += new
                 break
@@ -102,6 +105,11 @@ class Layers:
         runner = Runner(self._built.model, matcher, rates=self._built.rates, explain=explain)
         runner.run(self._built.batch(0))
         return runner
+
+
+def is_small(parting: Parting) -> bool:
+    """Return whether a difference may be that of a constant in float32, which needs no explanation."""
+    return parting.difference is not None and parting.difference <= CONSTANTS
 
 
 def _counted(model: Any, binding: Binding, trace: TorchTrace) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from common.twins.comparison import Parting, Row, Step
 from common.twins.trace import Dropout
 from keras_impl.twins.events import Events, described, path_of
 from keras_impl.twins.explanation import GIVEN, Explanation, Open
+from keras_impl.twins.kernels import functions_for
 from keras_impl.twins.matcher import UNSUPPORTED, Match, Matcher, own_variables
 
 
@@ -102,7 +103,8 @@ class Runner:
         value = np.asarray(args[0]) if args and hasattr(args[0], "shape") else None
         match = self.matcher.find(layer, value, row=len(self.rows)) if value is not None else None
         if match is None:
-            self.matcher.bare(layer, value)
+            if not functions_for(layer):
+                self.matcher.bare(layer, value)
             return self._unmatched(original, layer, args, kwargs)
         return self._matched(original, layer, args, kwargs, match)
 

@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from common.twins.worker import COMPARISON_FILE, Worker, run_worker
 from keras_impl.twins.compared import compare
+from keras_impl.twins.grouped import use_fast_grouped_convolutions
 from keras_impl.twins.model import Built
 
 
@@ -28,6 +29,7 @@ def work(worker: Worker) -> None:
     keras.config.set_floatx("float64")
     keras.config.set_dtype_policy("float64")
     keras.utils.set_random_seed(0)
+    use_fast_grouped_convolutions()
     pair = worker.pair()
     built = Built(pair)
     if sys.stdin.readline() != "go\n":  # PyTorch's process has failed

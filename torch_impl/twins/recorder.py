@@ -5,6 +5,7 @@ A function mode sees every call, whichever module makes it: `F.linear`, `F.conv2
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
@@ -16,6 +17,7 @@ from torch.overrides import TorchFunctionMode
 
 from common.twins.arrays import fingerprint
 from common.twins.trace import ArrayFolder, Call, Dropout
+from torch_impl.twins.depthwise import depthwise, is_depthwise
 
 CONVOLUTION = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
 TRANSPOSED = ("input", "weight", "bias", "stride", "padding", "output_padding", "groups", "dilation")
@@ -131,13 +133,16 @@ class Recorder(TorchFunctionMode):
         if attention and kwargs.get("dropout_p"):
             self._note_dropout(args[0], kwargs["dropout_p"], attention=True)
             kwargs = {**kwargs, "dropout_p": 0.0}
+        named = dict(zip(ARGUMENTS.get(name, ()), args, strict=False)) | kwargs
+        is_slow = name == "conv2d" and is_depthwise(named)
+        compute = partial(depthwise, named) if is_slow else partial(func, *args, **kwargs)
         if self._arrays is None:
-            return func(*args, **kwargs)
+            return compute()
         if name.startswith(RANDOM):
             self.random.append(f"torch.{name} in {(self._modules[-1] if self._modules else '') or 'forward'}")
         given = [one for one in _tensors([*args, *kwargs.values()]) if isinstance(one, torch.Tensor)]
         before = self._before(name, args, kwargs, given)
-        out = func(*args, **kwargs)
+        out = compute()
         many = isinstance(out, tuple | list)
         for number, one in enumerate(out if many else [out]):
             if isinstance(one, torch.Tensor) and one.is_floating_point():
