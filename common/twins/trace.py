@@ -14,14 +14,16 @@ class ArrayFolder:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self._mapped: dict[str, np.ndarray] = {}
         folder.mkdir(exist_ok=True)
 
     def __setitem__(self, key: str, array: np.ndarray) -> None:
         np.save(self._file(key), array)
 
     def __getitem__(self, key: str) -> np.ndarray:
-        array: np.ndarray = np.load(self._file(key), mmap_mode="r")
-        return array
+        if key not in self._mapped:
+            self._mapped[key] = np.load(self._file(key), mmap_mode="r")
+        return self._mapped[key]
 
     def __contains__(self, key: str) -> bool:
         return self._file(key).exists()

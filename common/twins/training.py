@@ -103,8 +103,8 @@ def dropout_differences(torch: Sequence[Dropout], keras: Sequence[Dropout]) -> l
         "Keras": [one.layer for one in keras if one.always],
     }
     remedies = {"PyTorch": "F.dropout(x, training=self.training)", "Keras": "Dropout without training=True"}
-    for side, other in (("PyTorch", "Keras"), ("Keras", "PyTorch")):
-        if always[side] and not always[other]:
+    for side, elsewhere in (("PyTorch", "Keras"), ("Keras", "PyTorch")):
+        if always[side] and not always[elsewhere]:
             text = f"dropout: {side} drops in inference, too, at {_listed(always[side])}"
             found.append(("dropout", text, f"{side}: {remedies[side]}"))
     return found

@@ -11,7 +11,7 @@ from common.twins.trace import ArrayFolder, TorchTrace, read_trace
 from common.twins.training import training_differences
 from common.twins.worker import TRACE_FILE, Worker, peak_memory_bytes, updates_for
 from keras_impl.twins.events import path_of
-from keras_impl.twins.matcher import Binding, Choices, Matcher, own_variables, unsupported_layers
+from keras_impl.twins.matcher import Binding, Choices, Matcher, is_seed, own_variables, unsupported_layers
 from keras_impl.twins.model import Built
 from keras_impl.twins.named import name_weights
 from keras_impl.twins.runner import Runner
@@ -114,7 +114,7 @@ def is_small(parting: Parting) -> bool:
 
 def _counted(model: Any, binding: Binding, trace: TorchTrace) -> dict[str, Any]:
     """Return the arrays of both sides: how many, and which have no counterpart."""
-    variables = [one for one in model.variables if "seed" not in one.path]
+    variables = [one for one in model.variables if not is_seed(one)]
     taken = {name.partition("[")[0] for _, _, place in binding.places.values() for name in place.names}
     used = {one.partition("[")[0] for call in trace.calls["inference"] for one in call.weights.values()}
     torch = {name: shape for name, shape in trace.arrays.items() if name not in taken}

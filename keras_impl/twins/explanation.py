@@ -38,7 +38,8 @@ class Explanation:
         self._calls, self._events = matcher.calls, events
         self._torch_prints = matcher.prints
         self._keras_prints = np.array([one.output for one in events if one.step.name != GIVEN]).reshape(-1, 6)
-        self._matched = {key[0] for keys in matcher.binding.keys.values() for key in keys}
+        keys = [key for keys in matcher.binding.keys.values() for key in keys]
+        self._matched = {call.order for key in keys if (call := matcher.call_of(key))}
 
     def explain(self, found: list[Open]) -> list[Parting]:
         """Return the partings with their steps."""

@@ -62,16 +62,14 @@ class Binding:
     Attributes:
         keys: id of a layer -> candidates of its calls, in order.
         places: id of a variable -> variable, layer, and where its numbers come from.
-        missing: path of a variable of a matched layer -> what PyTorch's lacks there.
-        surplus: roles of PyTorch's arrays that a matched layer lacks: id of the layer -> roles.
+        guessed: arrays matched by shape alone.
+        groups: candidates with equal inputs -> numbers of the rows of the layers that took them.
     """
 
     keys: dict[int, list[Key]] = field(default_factory=dict)
     places: dict[int, tuple[Any, Any, Place]] = field(default_factory=dict)
-    missing: dict[str, Any] = field(default_factory=dict)
-    surplus: dict[int, list[str]] = field(default_factory=dict)
     guessed: list[str] = field(default_factory=list)
-    groups: dict[Group, list[int]] = field(default_factory=dict)  # group -> numbers of the rows of its layers
+    groups: dict[Group, list[int]] = field(default_factory=dict)
 
 
 def own_variables(layer: Any) -> dict[str, Any]:
@@ -79,7 +77,12 @@ def own_variables(layer: Any) -> dict[str, Any]:
     if not isinstance(layer, keras.Layer) or isinstance(layer, keras.layers.Normalization):
         return {}
     own = [*getattr(layer, "_trainable_variables", []), *getattr(layer, "_non_trainable_variables", [])]
-    return {one.name: one for one in own if "seed" not in one.name and "float" in str(one.dtype)}
+    return {one.name: one for one in own if not is_seed(one) and "float" in str(one.dtype)}
+
+
+def is_seed(variable: Any) -> bool:
+    """Return whether a variable is the state of random numbers."""
+    return bool(variable.name == "seed_generator_state")
 
 
 class Matcher:
@@ -107,9 +110,15 @@ class Matcher:
         self.repeats = binding is not None
         self.binding = binding or Binding()
         self.unused = {(call.order, 0, 1) for call in self.calls if call.shapes}
-        self._split: set[int] = set()  # calls of which a part is taken
+        self._parts: set[Key] = set()  # that are taken
         self._times: Counter[int] = Counter()
         self._left = Counter(_signature(own_variables(one)) for one in _layers(model) if functions_for(one))
+        self._numbers = _same_calls(trace.calls["inference"], self.calls)
+
+    def call_of(self, key: Key) -> Call | None:
+        """Return the call of a candidate, in this mode."""
+        number = self._numbers.get(key[0])
+        return None if number is None else self.calls[number]
 
     def weights(self, name: str) -> np.ndarray:
         """Return a PyTorch array, or rows of it."""
@@ -134,7 +143,8 @@ class Matcher:
         self._times[id(layer)] += 1
         if self.repeats:
             keys = self.binding.keys.get(id(layer), [])
-            return self._match(keys[times], value) if times < len(keys) else None
+            known = times < len(keys) and self.call_of(keys[times]) is not None
+            return self._match(keys[times], value) if known else None
         if times:
             match = self._next_use(layer, value)
         else:
@@ -145,38 +155,38 @@ class Matcher:
         self.binding.keys.setdefault(id(layer), []).append(match.key)
         self.unused.discard(match.key)
         if match.key[2] > 1:
-            self._split.add(match.call.order)
+            self._parts.add(match.key)
             self.unused.discard((match.call.order, 0, 1))
         if not times:
             self._assign(layer, own, match)
         return match
 
     def _match(self, key: Key, value: np.ndarray) -> Match:
-        call = self.calls[key[0]]
+        call = self.call_of(key)
+        assert call is not None
         return Match(call, key, nearest(self.input_of(call), value, flat=call.flat, pad=True))
 
     def _candidates(self, layer: Any, own: dict[str, Any]) -> Iterator[Key]:
-        functions = functions_for(layer)
-        kernel = own.get("kernel")
+        """Yield calls of the layer's kind, and parts of packed ones, that no layer has taken."""
+        functions, kernel = functions_for(layer), own.get("kernel")
+        split = {key[0] for key in self._parts}
         for call in self.calls:
-            if not call.shapes or not call.function.startswith(functions) or not functions:
+            if not call.shapes or not functions or not call.function.startswith(functions):
                 continue
-            if (call.order, 0, 1) in self.unused and self._places(layer, own, (call.order, 0, 1)):
+            is_free = (call.order, 0, 1) in self.unused
+            if is_free:
                 yield call.order, 0, 1
-            if call.function != "linear" or kernel is None or call.order in self._taken_whole():
+            if call.function != "linear" or kernel is None or not (is_free or call.order in split):
                 continue
-            entries = math.prod(self.weights(call.weights["weight"]).shape) if "weight" in call.weights else 0
-            count, rest = divmod(entries, math.prod(kernel.shape))
+            count, rest = divmod(self._entries(call.weights.get("weight", "")), math.prod(kernel.shape))
             for number in range(count if count > 1 and not rest else 0):
-                key = (call.order, number, count)
-                if not self._is_used(key) and self._places(layer, own, key):
-                    yield key
+                if (call.order, number, count) not in self._parts:
+                    yield call.order, number, count
 
-    def _taken_whole(self) -> set[int]:
-        return {keys[0][0] for keys in self.binding.keys.values() if keys[0][2] == 1}
-
-    def _is_used(self, key: Key) -> bool:
-        return any(key in keys for keys in self.binding.keys.values())
+    def _entries(self, name: str) -> int:
+        base, rows = rows_of(name)
+        shape = self.trace.arrays.get(base, [0])
+        return math.prod([len(range(*rows.indices(shape[0]))), *shape[1:]])
 
     def _places(self, layer: Any, own: dict[str, Any], key: Key) -> dict[str, Place | None] | None:
         """Return where each variable of a layer comes from (None: from nowhere); None: they do not fit."""
@@ -196,12 +206,14 @@ class Matcher:
         return None if all(place is None for place in places.values()) or any(not places[n] for n in main) else places
 
     def _first_use(self, layer: Any, own: dict[str, Any], value: np.ndarray, *, row: int) -> Match | None:
-        seen = fingerprint(value)
-        keys = list(self._candidates(layer, own))
+        keys, seen = list(self._candidates(layer, own)), fingerprint(value)
         prints = np.array([self.calls[key[0]].inputs[0] for key in keys]).reshape(-1, 6)
         likely = [key for key, same in zip(keys, alike(prints, seen, padded=True), strict=True) if same]
+        likely = [key for key in likely if self._places(layer, own, key)]
         equal = [match for key in likely if (match := self._match(key, value)).fit.difference <= EQUAL]
-        return self._chosen(equal, row) if equal else self._most_alike(layer, own, keys, value)
+        if equal:
+            return self._chosen(equal, row)
+        return self._most_alike(layer, own, [key for key in keys if self._places(layer, own, key)], value)
 
     def _chosen(self, equal: list[Match], row: int) -> Match:
         """Return one of those that were given the same numbers."""
@@ -254,16 +266,11 @@ class Matcher:
         for name, variable in own.items():
             place = places[name]
             if place is None:
-                self.binding.missing[variable.path] = variable
                 variable.assign(np.full(variable.shape, NEUTRAL.get(name, 0.0)))
                 continue
             place = Place(place.names, place.part, flat, place.transposed)
             variable.assign(place.to_keras(self.weights(place.names[0]), layer, variable))
             self.binding.places[id(variable)] = (variable, layer, place)
-        roles = {ROLES.get(name) for name in own}
-        surplus = [role for role in match.call.weights if role not in roles]
-        if surplus:
-            self.binding.surplus[id(layer)] = surplus
 
     def bare(self, layer: Any, value: np.ndarray | None) -> None:
         """Put numbers into a layer of the user's own: arrays that fit, best of a call with the same input."""
@@ -289,6 +296,23 @@ class Matcher:
             place = Place((name,), transposed=turned, bare=True)
             variable.assign(place.to_keras(self.weights(name), layer, variable))
             self.binding.places[id(variable)] = (variable, layer, place)
+
+
+def _same_calls(calls: list[Call], others: list[Call]) -> dict[int, int]:
+    """Return number of a call -> number of the call in another mode that has the same function and arrays."""
+    times, found = Counter[tuple[Any, ...]](), dict[tuple[Any, ...], int]()
+    for call in others:
+        name = (call.function, *call.weights.values())
+        times[name] += 1
+        found[(*name, times[name])] = call.order
+    times.clear()
+    numbers = {}
+    for call in calls:
+        name = (call.function, *call.weights.values())
+        times[name] += 1
+        if (*name, times[name]) in found:
+            numbers[call.order] = found[(*name, times[name])]
+    return numbers
 
 
 def _signature(own: dict[str, Any]) -> tuple[Any, ...]:
