@@ -51,7 +51,10 @@ def compare(built: Built, worker: Worker) -> Comparison:
             regularizers=regularized(built.model),
         ),
         whole=whole,
-        multiply_adds={"torch": trace.multiply_adds // samples, "keras": models.multiply_adds // samples},
+        multiply_adds={
+            "torch": _multiply_adds(found.matcher) // samples,
+            "keras": models.multiply_adds // samples,
+        },
         tried=layers.tried,
         stopped_after=found.stopped_after,
         seconds={"torch": trace.seconds, "keras": worker.seconds()},
@@ -130,6 +133,17 @@ def _counted(model: Any, binding: Binding, trace: TorchTrace) -> dict[str, Any]:
         "only_torch": torch,
         "only_keras": {one.path: list(one.shape) for one in keras},
     }
+
+
+def _multiply_adds(matcher: Matcher) -> int:
+    """Return those of PyTorch's layers; a product with an array of another layer is a function in Keras."""
+    matched = {key[0] for keys in matcher.binding.keys.values() for key in keys}
+    taken = {name for _, _, place in matcher.binding.places.values() for name in place.names}
+    return sum(
+        call.multiply_adds
+        for call in matcher.calls
+        if call.order in matched or not taken.intersection(call.weights.values())
+    )
 
 
 def _preprocesses(model: Any, variable: Any) -> bool:

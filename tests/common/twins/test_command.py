@@ -33,6 +33,7 @@ def test_a_short_file_with_one_difference(tmp_path, monkeypatch, capsys):
     assert "before 3 / dense" in page.read_text()
 
 
+@pytest.mark.ci
 def test_an_error_is_one_line_and_leaves_nothing(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "my_model.py").write_text(STUDENT.replace("nn.ReLU()", "nn.ReLU(1, 2, 3)"))
