@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from common.errors import UserError
-from common.twins.contract import PairSource
+from common.twins.contract import PairSource, check_source
 from common.twins.page import write_page
 from common.twins.processes import compare
 from common.twins.report import report_lines
@@ -49,6 +49,7 @@ def run(options: argparse.Namespace) -> int:
     source = source_of(options)
     page = options.page or Path("runs") / f"twins-{source.name}-{datetime.now():%Y%m%d-%H%M%S}.html"
     check_new_file(page, option="--page", replaced=options.force)
+    check_source(source)
     with tempfile.TemporaryDirectory(prefix="twins-") as folder:
         comparison = compare(source, Path(folder))
     verdict = judge(comparison)

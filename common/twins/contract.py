@@ -87,6 +87,14 @@ def targets(shape: tuple[int, ...], number: int) -> np.ndarray:
     return np.random.default_rng(1000 + number).normal(size=shape)
 
 
+def check_source(source: PairSource) -> None:
+    """Raise UserError for a file that is not there and an expression that is none; run nothing."""
+    if source.file:
+        _check_file(Path(source.file))
+    else:
+        load_pair(source)
+
+
 def load_pair(source: PairSource) -> Pair:
     """Return the models that the command line names.
 
@@ -109,11 +117,15 @@ def load_pair(source: PairSource) -> Pair:
     )
 
 
-def _from_file(file: Path) -> Pair:
+def _check_file(file: Path) -> None:
     if not file.is_file() or file.suffix != ".py":
         raise UserError(
             f"there is no such model file. Received: {file}. Name a Python file, or give --torch and --keras"
         )
+
+
+def _from_file(file: Path) -> Pair:
+    _check_file(file)
     module = _imported(file)
     for name in ("INPUT", "torch_model", "keras_model"):
         if not hasattr(module, name):

@@ -8,6 +8,8 @@ from urllib.parse import quote
 
 import numpy as np
 
+_KEPT_BYTES = 1 << 20  # of an array that stays in memory once it was read
+
 
 class ArrayFolder:
     """Arrays by name, a file each: what is not read takes no memory."""
@@ -21,9 +23,12 @@ class ArrayFolder:
         np.save(self._file(key), array)
 
     def __getitem__(self, key: str) -> np.ndarray:
-        if key not in self._mapped:
-            self._mapped[key] = np.load(self._file(key), mmap_mode="r")
-        return self._mapped[key]
+        if key in self._mapped:
+            return self._mapped[key]
+        array: np.ndarray = np.load(self._file(key), mmap_mode="r")
+        if array.nbytes < _KEPT_BYTES:
+            self._mapped[key] = array
+        return array
 
     def __contains__(self, key: str) -> bool:
         return self._file(key).exists()
