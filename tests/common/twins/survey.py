@@ -6,8 +6,6 @@ Takes about 10 minutes on two cores that are otherwise idle.
 """
 
 import os
-import re
-import subprocess
 import sys
 import tempfile
 import time
@@ -20,22 +18,19 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "support")]
 from tabulate import tabulate  # noqa: E402
 from twins_planted import MODELS, outcomes  # noqa: E402
 
+from common.twins.contract import PairSource  # noqa: E402
+from common.twins.processes import compare  # noqa: E402
+from common.twins.report import report_lines  # noqa: E402
+from common.twins.verdict import judge  # noqa: E402
+
 PAGE = ROOT / "common" / "twins" / "README.md"
 BEGIN, END = "<!-- twins: begin -->", "<!-- twins: end -->"
 PAIRS_FOLDER = Path(__file__).parent / "pairs"
 
 
-def library(torch: str, keras: str, size: int = 96) -> list[str]:
-    """Return arguments for models of torchvision and Keras."""
-    return [
-        "--torch",
-        f"torchvision.models:{torch}",
-        "--keras",
-        f"keras.applications:{keras}",
-        "--input",
-        *[str(size)] * 2,
-        "3",
-    ]
+def library(torch: str, keras: str, size: int = 96) -> PairSource:
+    """Return a model of torchvision and one of Keras."""
+    return PairSource(torch=f"torchvision.models:{torch}", keras=f"keras.applications:{keras}", input=[size, size, 3])
 
 
 PAIRS = {
@@ -46,43 +41,34 @@ PAIRS = {
     "ConvNeXt-T, 96 x 96": library(
         "convnext_tiny", "ConvNeXtTiny(classifier_activation=None, include_preprocessing=False)"
     ),
-    "ViT-B/16, 96 x 96": [str(PAIRS_FOLDER / "vit_b16.py")],
-    "GPT, 6 layers, 64 tokens": [str(PAIRS_FOLDER / "gpt.py")],
-    "U-Net, 96 x 96": [str(PAIRS_FOLDER / "unet.py")],
+    "ViT-B/16, 96 x 96": PairSource(file=str(PAIRS_FOLDER / "vit_b16.py")),
+    "GPT, 6 layers, 64 tokens": PairSource(file=str(PAIRS_FOLDER / "gpt.py")),
+    "U-Net, 96 x 96": PairSource(file=str(PAIRS_FOLDER / "unet.py")),
 }
 
 
-def pair_row(name: str, arguments: list[str], folder: Path) -> list[str]:
+def pair_row(name: str, source: PairSource) -> list[str]:
     """Compare a pair; return its row."""
-    command = [sys.executable, "-m", "common", "twins", *arguments, "--page", str(folder / "page.html"), "--force"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    start = time.monotonic()
-    done = subprocess.run(command, text=True, capture_output=True, check=False, env=environment)
-    seconds = time.monotonic() - start
-    sys.stdout.write(f"== {name}: {seconds:.0f} s\n{done.stdout}{done.stderr}\n")
-    text = done.stdout
-    memory = [float(one) for one in re.findall(r"(\d+\.\d) GB", text)]
-    layers = re.search(r"one by one: (\d+)", text)
-    causes = re.findall(r"^ \d+\. .*?: (\w+), ", text, re.MULTILINE)
-    if "only in" in text:
-        causes.append("arrays")
-    updates = re.search(r"AdamW updates: (\d+)", text)
-    return [
-        name,
-        text.partition(":")[0].capitalize(),
-        ", ".join(dict.fromkeys(causes)),
-        layers[1] if layers else "",
-        updates[1] if updates else "",
-        f"{seconds:.0f}",
-        f"{max(memory, default=0):.1f}",
-    ]
+    with tempfile.TemporaryDirectory() as folder:
+        start = time.monotonic()
+        comparison = compare(source, Path(folder))
+        seconds = time.monotonic() - start
+    verdict = judge(comparison)
+    print(f"== {name}: {seconds:.0f} s", *report_lines(comparison, verdict, page=""), sep="\n", flush=True)
+    kinds = [one.cause.kind for one in verdict.found] + [kind for kind, _, _ in verdict.training]
+    if comparison.only_torch or comparison.only_keras:
+        kinds.insert(0, "arrays")
+    layers = sum(row.torch is not None and row.keras is not None for row in comparison.rows)
+    memory = max(comparison.memory_bytes.values()) / 1e9
+    found = ", ".join(dict.fromkeys(kinds))
+    return [name, verdict.level, found, str(layers), str(comparison.whole.updates), f"{seconds:.0f}", f"{memory:.1f}"]
 
 
 def main() -> None:
     """Measure, and write the tables."""
     with tempfile.TemporaryDirectory() as text:
         folder = Path(text)
-        pairs = [pair_row(name, arguments, folder) for name, arguments in PAIRS.items()]
+        pairs = [pair_row(name, source) for name, source in PAIRS.items()]
         planted = []
         for model in MODELS:
             start = time.monotonic()
@@ -90,7 +76,7 @@ def main() -> None:
             differences = [one for one in found if one.planted]
             rewrites = [one for one in found if not one.planted]
             missed = [one.plant for one in found if not one.found]
-            sys.stdout.write(f"== {model}: missed {missed}, {time.monotonic() - start:.0f} s\n")
+            print(f"== {model}: missed {missed}, {time.monotonic() - start:.0f} s", flush=True)
             counts = [f"{sum(one.found for one in ones)} of {len(ones)}" for ones in (differences, rewrites)]
             planted.append([model, *counts, ", ".join(missed)])
     headers = ["models", "verdict", "what differs", "layers", "updates", "seconds", "GB"]
