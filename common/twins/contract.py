@@ -70,7 +70,11 @@ class Pair:
         """Return samples, (2, *input) float64 or int64: always the same of a number."""
         generator = np.random.default_rng(5 + number)
         shape = (SAMPLES, *self.input)
-        return generator.integers(0, self.vocabulary, shape) if self.vocabulary else generator.normal(size=shape)
+        if not self.vocabulary:
+            return generator.normal(size=shape)
+        ids = generator.integers(0, self.vocabulary, shape)
+        ids[0, -1] = 0  # the id that pads, where one does
+        return ids
 
     def build(self, framework: str) -> Any:
         """Return a framework's model.

@@ -27,7 +27,7 @@ def training_differences(
         statistics: PyTorch's name -> difference after one batch, each layer given the same input.
         layers: PyTorch's name -> Keras layer, share of the old value kept in PyTorch and in Keras.
         frozen: side that does not train an array that the other trains -> names.
-        regularizers: what Keras' layers add to the loss.
+        regularizers: and constraints of Keras' layers.
     """
     found = dropout_differences(trace.dropouts, keras_dropouts)
     found += _statistics(statistics, layers)
@@ -36,7 +36,7 @@ def training_differences(
             remedy = "Keras: layer.trainable = True" if side == "Keras" else "PyTorch: parameter.requires_grad_(True)"
             found.append(("frozen", f"{side} does not train {_listed(names)}", remedy))
     if regularizers:
-        text = f"Keras adds to the loss: {_listed(regularizers)}; PyTorch adds nothing"
+        text = f"Keras has {_listed(regularizers)}; PyTorch's models have nothing like it"
         found.append(("regularizer", text, "Keras: leave it out, and use weight_decay of both optimizers"))
     return found
 

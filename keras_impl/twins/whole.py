@@ -180,11 +180,14 @@ def count_entries(variables: list[Any]) -> int:
 
 
 def regularized(model: Any) -> list[str]:
-    """Return layers that add to the loss, with what they add."""
+    """Return layers that add to the loss or hold their arrays within bounds, with what they do."""
     found = []
     for layer in model._flatten_layers():
         for name, one in vars(layer).items():
-            if name.endswith("regularizer") and isinstance(one, keras.regularizers.Regularizer):
-                numbers = ", ".join(f"{key}={float(value):g}" for key, value in one.get_config().items())
+            if isinstance(one, keras.regularizers.Regularizer | keras.constraints.Constraint):
+                config = {
+                    key: f"{value:g}" if isinstance(value, float) else value for key, value in one.get_config().items()
+                }
+                numbers = ", ".join(f"{key}={value}" for key, value in config.items())
                 found.append(f"{name.lstrip('_')}={type(one).__name__}({numbers}) of {path_of(layer)}")
     return found

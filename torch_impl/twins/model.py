@@ -30,6 +30,8 @@ def checked_model(pair: Pair) -> nn.Module:
         raise UserError(
             f"torch_model() returns an nn.Module. Received: {type(model).__name__} from {pair.place}. Return one"
         )
+    if any(isinstance(one, torch.jit.ScriptModule) for one in model.modules()):
+        raise UserError(f"a scripted model shows no functions. Received: {type(model).__name__}. Return it unscripted")
     with users_code("torch_model()", pair.place):
         model = model.to("cpu", torch.float64)
         if any(isinstance(one, nn.parameter.UninitializedParameter) for one in model.parameters()):

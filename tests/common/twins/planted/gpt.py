@@ -15,6 +15,7 @@ PLANTS = {
     "head-bias": ("arrays", "head"),
     "tokens-reversed": ("order", "embed"),
     "frozen-embedding": ("frozen", "embed"),
+    "padding-id": ("whole", "gradients"),
 }
 REWRITES = ["own-attention", "packed", "subclassed-blocks"]
 
@@ -42,6 +43,8 @@ def torch_model():
         def __init__(self):
             super().__init__()
             self.embed, self.places = nn.Embedding(VOCABULARY, DIM), nn.Embedding(11, DIM)
+            if PLANT == "padding-id":
+                self.places = nn.Embedding(11, DIM, padding_idx=0)
             self.blocks = nn.ModuleList(Block() for _ in range(DEPTH))
             self.norm, self.head = nn.LayerNorm(DIM), nn.Linear(DIM, VOCABULARY, bias=False)
             self.head.weight = self.embed.weight

@@ -21,6 +21,7 @@ PLANTS = {
     "dropout-always": ("dropout", "drop"),
     "transposed-image": ("order", "conv1"),
     "l2": ("regularizer", "fc1"),
+    "max-norm": ("regularizer", "fc1"),
     "frozen-norm": ("frozen", "norm2"),
     "input-scaled": ("scale", "conv1"),
     "torch-drops-always": ("dropout", "forward"),
@@ -123,6 +124,8 @@ def keras_model():
     elif plant != "dropout-forgotten":
         x = L.Dropout(0.5 if plant == "dropout-rate" else 0.25, name="drop")(x)
     kept = {"kernel_regularizer": keras.regularizers.L2(1e-4)} if plant == "l2" else {}
+    if plant == "max-norm":
+        kept = {"kernel_constraint": keras.constraints.MaxNorm(3.0)}
     x = L.Dense(24, activation="relu", use_bias=plant != "no-bias", name="fc1", **kept)(x)
     x = L.Dense(7, activation="softmax" if plant == "softmax-kept" else None, name="fc2")(x)
     return keras.Model(inputs, x)
