@@ -51,6 +51,7 @@ IN_KERAS = {
     "softplus": "keras.activations.softplus",
     "log_softmax": "keras.activations.log_softmax",
 }
+POOLING = {"max_pool2d": "MaxPooling2D", "avg_pool2d": "AveragePooling2D"}
 UNEXPLAINED = "unknown"
 
 
@@ -227,12 +228,21 @@ def _remedy(torch: Sequence[Step], keras: Sequence[Step]) -> str:
     if not torch:
         return f"Keras: leave out {keras[0].name}"
     step = torch[0]
+    if step.name in POOLING:
+        return _pooling(step)
     slope = step.numbers.get("negative_slope", step.numbers.get("argument 1", 0.01))
     approximate = step.numbers.get("approximate") == "tanh"
     line = IN_KERAS.get(step.name, "").format(slope=slope, approximate=approximate)
     if step.name == "hardtanh" and (step.numbers.get("min_val"), step.numbers.get("max_val")) != (0.0, 6.0):
         return ""
     return f"Keras: {line}" if line else ""
+
+
+def _pooling(step: Step) -> str:
+    names = (("kernel_size", "argument 1"), ("stride", "argument 2"), ("padding", "argument 3"))
+    size, stride, padding = (step.numbers.get(name, step.numbers.get(position)) for name, position in names)
+    pads = f"keras.layers.ZeroPadding2D({_shown(padding)}), then " if padding and max(_repeated(padding, 2)) else ""
+    return f"Keras: {pads}keras.layers.{POOLING[step.name]}({_shown(size)}, strides={_shown(stride or size)})"
 
 
 def _repeated(value: Any, count: int) -> list[int]:

@@ -26,6 +26,8 @@ def report_lines(comparison: Comparison, verdict: Verdict, *, page: str) -> list
 
 def _lines(comparison: Comparison, verdict: Verdict, *, page: str, most: int) -> list[str]:
     lines = [verdict.headline, verdict.compare, "", *unmatched_lines(comparison, most=MOST_LISTED)]
+    if verdict.found:
+        lines.append("what differs, at PyTorch's layer / Keras' layer:")
     for number, one in enumerate(verdict.found[:most], 1):
         lines += _found_lines(number, one)
     if len(verdict.found) > most:

@@ -73,6 +73,7 @@ SILENT = {
     "type_as",
 }
 DROPS = {"dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout", "feature_dropout"}
+UNIMPORTANT = {"inplace", "training", "return_indices", "_stacklevel", "dtype", "out"}  # arguments
 RANDOM = ("rand", "normal", "bernoulli", "multinomial", "uniform", "exponential", "poisson")
 
 
@@ -296,6 +297,8 @@ def _literals(values: Sequence[Any], named: dict[str, Any]) -> dict[str, Any]:
     both = {f"argument {number}": one for number, one in enumerate(values, 1)} | named
     shown: dict[str, Any] = {}
     for name, one in both.items():
+        if name in UNIMPORTANT:
+            continue
         if isinstance(one, int | float | str) and one is not None:
             shown[name] = one
         elif isinstance(one, tuple | list) and one and all(isinstance(n, int | float) for n in one):

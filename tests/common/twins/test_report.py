@@ -93,6 +93,11 @@ CAUSES = [
     (parting(step("linear"), step("Dense"), facts={"lone": "PyTorch"}), "bias", "Keras: Dense(use_bias=True)"),
     (parting(step("linear"), step("Dense")), "unknown", ""),
     (between([step("relu6")], [step("ReLU")]), "activation", "Keras: keras.layers.ReLU(max_value=6.0)"),
+    (
+        between([step("max_pool2d", kernel_size=3, stride=2, padding=1)], [step("MaxPooling2D", pool_size=(2, 2))]),
+        "pooling",
+        "Keras: keras.layers.ZeroPadding2D(1), then keras.layers.MaxPooling2D(3, strides=2)",
+    ),
     (between([], [step("Rescaling", scale=0.1)]), "scale", "Keras: leave out Rescaling"),
     (
         between([step("add")], [step("Relu")], torch_later=[step("relu")], keras_later=[step("Add"), step("Relu")]),
