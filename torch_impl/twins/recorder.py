@@ -68,11 +68,10 @@ SILENT = {
     "double",
     "view_as",
     "reshape_as",
-    "repeat",
-    "tile",
     "type_as",
 }
 DROPS = {"dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout", "feature_dropout"}
+SAME = {"iadd": "add", "radd": "add", "imul": "mul", "rmul": "mul", "isub": "sub", "rmatmul": "matmul", "mm": "matmul"}
 UNIMPORTANT = {"inplace", "training", "return_indices", "_stacklevel", "dtype", "out"}  # arguments
 RANDOM = ("rand", "normal", "bernoulli", "multinomial", "uniform", "exponential", "poisson")
 
@@ -100,12 +99,12 @@ class Recorder(TorchFunctionMode):
         self._arrays, self._mode = arrays, mode
         self._named = {id(tensor): name for name, tensor in named_arrays(model)}
         self._storages = {_address(tensor): (name, tensor) for name, tensor in model.named_parameters()}
+        self._shapes = {name: tuple(tensor.shape) for name, tensor in model.named_parameters()}
         self._modules: list[str] = []
         self._hooks = []
         for name, module in model.named_modules():
-            enter, leave = self._enter(name), self._leave
-            self._hooks.append(module.register_forward_pre_hook(enter))
-            self._hooks.append(module.register_forward_hook(leave, always_call=True))
+            self._hooks.append(module.register_forward_pre_hook(self._enter(name)))
+            self._hooks.append(module.register_forward_hook(self._leave, always_call=True))
 
     def close(self) -> None:
         """Take the hooks off the model."""
@@ -122,8 +121,7 @@ class Recorder(TorchFunctionMode):
         """Call a function and record it."""
         kwargs = kwargs or {}
         name = getattr(func, "__name__", str(func)).strip("_")
-        name = {"matmul": "matmul", "rmatmul": "matmul", "mm": "matmul"}.get(name, name)
-        name = name[1:] if name in ("iadd", "radd", "imul", "rmul", "isub") else name
+        name = SAME.get(name, name)
         if getattr(func, "__name__", "") in COMPOSITE:
             # Without this, the function would ask this mode again and again.
             with self, patch.object(F, "has_torch_function", lambda *_: False):
@@ -140,7 +138,7 @@ class Recorder(TorchFunctionMode):
         if self._arrays is None:
             return compute()
         if name.startswith(RANDOM):
-            self.random.append(f"torch.{name} in {(self._modules[-1] if self._modules else '') or 'forward'}")
+            self.random.append(f"torch.{name} in {self._place()}")
         given = [one for one in _tensors([*args, *kwargs.values()]) if isinstance(one, torch.Tensor)]
         before = self._before(name, args, kwargs, given)
         out = compute()
@@ -159,9 +157,12 @@ class Recorder(TorchFunctionMode):
 
     def _note_dropout(self, tensor: torch.Tensor, rate: float, *, attention: bool) -> None:
         if rate and self._arrays is not None:
-            place = (self._modules[-1] if self._modules else "") or "forward"
-            print_ = fingerprint(tensor.detach().numpy())
-            self.dropouts.append(Dropout(layer=place, rate=float(rate), input=print_, attention=attention))
+            seen = fingerprint(tensor.detach().numpy())
+            self.dropouts.append(Dropout(layer=self._place(), rate=float(rate), input=seen, attention=attention))
+
+    def _place(self) -> str:
+        """Return the module that calls."""
+        return (self._modules[-1] if self._modules else "") or "forward"
 
     def _before(self, name: str, args: Sequence[Any], kwargs: Any, given: list[torch.Tensor]) -> dict[str, Any]:
         """Return what is known of a call before it is made; an operation in place overwrites its input."""
@@ -216,7 +217,7 @@ class Recorder(TorchFunctionMode):
         call = Call(
             order=order,
             function="linear" if linear else name,
-            module=self._modules[-1] if self._modules else "",
+            module=self._place(),
             weights=before["weights"],
             numbers=before["numbers"],
             sources=sources,
@@ -237,14 +238,7 @@ class Recorder(TorchFunctionMode):
         """Return the multiplications of a convolution or of a product with an array."""
         if before["array"] is None or not name.startswith(("linear", "conv", "matmul", "addmm")):
             return 0
-        shape = next(
-            (
-                tensor.shape
-                for n, tensor in self._storages.values()
-                if n == before["weights"].get("weight", "").partition("[")[0]
-            ),
-            (0,),
-        )
+        shape = self._shapes.get(before["weights"].get("weight", ""), (0,))
         if name in ("linear", "matmul", "addmm"):
             return values.size * before["array"].shape[-1]
         side = before["array"] if name.startswith("conv_transpose") else values
