@@ -210,7 +210,9 @@ def users_code(what: str, place: str) -> Iterator[None]:
     except UserError:
         raise
     except ImportError as error:
-        raise UserError(f"{what} needs what is not installed. Received: {error} in {place}. Install it") from error
+        framework = error.name in ("torch", "keras", "tensorflow")
+        remedy = "Import frameworks inside the functions" if framework else "Install it"
+        raise UserError(f"{what} needs what is not installed. Received: {error} in {place}. {remedy}") from error
     except (Exception, SystemExit) as error:
         lines = [
             frame
