@@ -106,6 +106,8 @@ def fact_lines(comparison: Comparison, verdict: Verdict) -> list[str]:
     if whole.differences:
         shown = ", ".join(f"{name} {value:.1e}" for name, (value, _) in whole.differences.items())
         lines.append(f"whole models, relative differences: {shown}")
+    if whole.zeros:
+        lines.append(f"gradients that are zero but for rounding, as of biases before a normalization: {whole.zeros}")
     if whole.updates:
         fewer = " (one, because its passes take long)" if whole.updates == 1 else ""
         lines.append(f"AdamW updates: {whole.updates}{fewer}")

@@ -34,16 +34,16 @@ def library(torch: str, keras: str, size: int = 96) -> PairSource:
 
 
 PAIRS = {
-    "MobileNetV2, 96 x 96": library("mobilenet_v2", "MobileNetV2(classifier_activation=None)"),
-    "ResNet-50, v1.5 and v1, 96 x 96": library("resnet50", "ResNet50(classifier_activation=None)"),
     "VGG16, 224 x 224": library("vgg16", "VGG16(classifier_activation=None)", 224),
-    "EfficientNet-B0, 96 x 96": library("efficientnet_b0", "EfficientNetB0(classifier_activation=None)"),
+    "ViT-B/16, 96 x 96": PairSource(file=str(PAIRS_FOLDER / "vit_b16.py")),
     "ConvNeXt-T, 96 x 96": library(
         "convnext_tiny", "ConvNeXtTiny(classifier_activation=None, include_preprocessing=False)"
     ),
-    "ViT-B/16, 96 x 96": PairSource(file=str(PAIRS_FOLDER / "vit_b16.py")),
     "GPT, 6 layers, 64 tokens": PairSource(file=str(PAIRS_FOLDER / "gpt.py")),
     "U-Net, 96 x 96": PairSource(file=str(PAIRS_FOLDER / "unet.py")),
+    "ResNet-50, v1.5 and v1, 96 x 96": library("resnet50", "ResNet50(classifier_activation=None)"),
+    "MobileNetV2, 96 x 96": library("mobilenet_v2", "MobileNetV2(classifier_activation=None)"),
+    "EfficientNet-B0, 96 x 96": library("efficientnet_b0", "EfficientNetB0(classifier_activation=None)"),
 }
 
 
@@ -64,36 +64,42 @@ def pair_row(name: str, source: PairSource) -> list[str]:
     return [name, verdict.level, found, str(layers), str(comparison.whole.updates), f"{seconds:.0f}", f"{memory:.1f}"]
 
 
-def main() -> None:
-    """Measure, and write the tables."""
-    with tempfile.TemporaryDirectory() as text:
-        folder = Path(text)
-        pairs = [pair_row(name, source) for name, source in PAIRS.items()]
-        planted = []
-        for model in MODELS:
-            start = time.monotonic()
-            found = outcomes(model, folder / model, threads=2)
-            differences = [one for one in found if one.planted]
-            rewrites = [one for one in found if not one.planted]
-            missed = [one.plant for one in found if not one.found]
-            print(f"== {model}: missed {missed}, {time.monotonic() - start:.0f} s", flush=True)
-            counts = [f"{sum(one.found for one in ones)} of {len(ones)}" for ones in (differences, rewrites)]
-            planted.append([model, *counts, ", ".join(missed)])
-    headers = ["models", "verdict", "what differs", "layers", "updates", "seconds", "GB"]
+def planted_row(model: str) -> list[str]:
+    """Compare a model with its planted differences and its rewrites; return its row."""
+    with tempfile.TemporaryDirectory() as folder:
+        found = outcomes(model, Path(folder), threads=2)
+    missed = [one.plant for one in found if not one.found]
+    print(f"== {model}: missed {missed}", flush=True)
+    counts = []
+    for planted in (True, False):
+        ones = [one.found for one in found if one.planted is planted]
+        counts.append(f"{sum(ones)} of {len(ones)}")
+    return [model, *counts, ", ".join(missed)]
+
+
+def write(pairs: list[list[str]], planted: list[list[str]]) -> None:
+    """Write what has been measured so far."""
     tables = [
-        tabulate(pairs, headers, tablefmt="pipe", disable_numparse=True),
-        tabulate(
-            planted,
-            ["model", "planted, found and named", "rewritten, recognized", "missed"],
-            tablefmt="pipe",
-            disable_numparse=True,
-        ),
+        (["models", "verdict", "what differs", "layers", "updates", "seconds", "GB"], pairs),
+        (["model", "planted, found and named", "written otherwise, recognized", "missed"], planted),
     ]
+    text = [tabulate(rows, headers, tablefmt="pipe", disable_numparse=True) for headers, rows in tables]
     cores = len(os.sched_getaffinity(0))
     made = f"Measured on {date.today().isoformat()}: {cores} cores, one run each; GB of the larger process."
-    page = PAGE.read_text()
-    start, rest = page.split(BEGIN)
-    PAGE.write_text(f"{start}{BEGIN}\n{made}\n\n{tables[0]}\n\n{tables[1]}\n{END}{rest.split(END)[1]}")
+    start, rest = PAGE.read_text().split(BEGIN)
+    PAGE.write_text("\n\n".join([f"{start}{BEGIN}\n{made}", *text]) + f"\n{END}{rest.split(END)[1]}")
+
+
+def main() -> None:
+    """Measure, and write the tables after each row."""
+    pairs: list[list[str]] = []
+    planted: list[list[str]] = []
+    for name, source in PAIRS.items():
+        pairs.append(pair_row(name, source))
+        write(pairs, planted)
+    for model in MODELS:
+        planted.append(planted_row(model))
+        write(pairs, planted)
 
 
 if __name__ == "__main__":
