@@ -1,13 +1,13 @@
 """Starts a process per framework and waits for both: Keras builds its model while PyTorch's runs."""
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import IO
 
 from common.errors import UserError
 from common.twins.comparison import Comparison, read_comparison
@@ -15,7 +15,6 @@ from common.twins.contract import FILE_NAMES, PairSource
 from common.twins.worker import COMPARISON_FILE, ERROR_FILE
 from common.utils.cores import usable_cores
 from common.utils.environments import missing_packages, project_first
-from common.utils.paths import ROOT
 
 _KILLED = -9
 _LAST_LINES = 12  # of what a process printed, where it failed for a reason that is not the user's
@@ -37,12 +36,6 @@ def compare(source: PairSource, folder: Path) -> Comparison:
         torch, keras = (stack.enter_context(_started(framework, folder)) for framework in FILE_NAMES)
         torch.wait()
         _check(torch, "torch", folder)
-        assert keras.stdin is not None
-        try:
-            keras.stdin.write("go\n")
-            keras.stdin.close()
-        except BrokenPipeError:
-            pass  # it has ended with an error
         keras.wait()
         _check(keras, "keras", folder)
     return read_comparison(folder / COMPARISON_FILE)
@@ -51,13 +44,11 @@ def compare(source: PairSource, folder: Path) -> Comparison:
 @contextmanager
 def _started(framework: str, folder: Path) -> Iterator["subprocess.Popen[str]"]:
     """Start a process; end it at the end, however that comes."""
-    import os
-
     command = [sys.executable, "-m", f"{framework}_impl.twins.worker", str(folder)]
     with (folder / f"{framework}.log").open("w") as log:
         process = subprocess.Popen(
             command,
-            stdin=subprocess.PIPE,
+            stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
             text=True,
@@ -84,6 +75,3 @@ def _check(process: "subprocess.Popen[str]", framework: str, folder: Path) -> No
     if process.returncode:
         log = (folder / f"{framework}.log").read_text(errors="replace").splitlines()[-_LAST_LINES:]
         raise RuntimeError(f"the process of {name} ended with exit code {process.returncode}:\n" + "\n".join(log))
-
-
-__all__ = ["IO", "ROOT", "compare"]

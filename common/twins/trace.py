@@ -8,6 +8,8 @@ from urllib.parse import quote
 
 import numpy as np
 
+from common.utils.atomic import write_atomically
+
 _KEPT_BYTES = 1 << 20  # of an array that stays in memory once it was read
 
 
@@ -113,8 +115,8 @@ class TorchTrace:
     memory_bytes: int
 
     def write(self, file: Path) -> None:
-        """Write it as JSON."""
-        file.write_text(json.dumps(asdict(self), default=str))
+        """Write it as JSON; a reader sees all of it."""
+        write_atomically(file, json.dumps(asdict(self), default=str))
 
 
 def read_trace(file: Path) -> TorchTrace:

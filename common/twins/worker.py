@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import resource
 import sys
 import time
@@ -15,6 +16,7 @@ from common.twins.contract import Pair, PairSource, forbid_downloads, load_pair
 from common.twins.trace import ArrayFolder
 
 UPDATES = 10
+POLL_SECONDS = 0.05
 MOST_MULTIPLY_ADDS = 10e9  # of all updates, forward and backward; above, there is one update
 TRACE_FILE, COMPARISON_FILE, ERROR_FILE = "torch.json", "keras.json", "{}.error"
 
@@ -40,6 +42,15 @@ class Worker:
     def arrays(self) -> ArrayFolder:
         """Return PyTorch's arrays."""
         return ArrayFolder(self.folder / "arrays")
+
+    def wait_for_trace(self) -> Path:
+        """Return the file of PyTorch's process once it is there; end if the command has ended."""
+        parent, file = os.getppid(), self.folder / TRACE_FILE
+        while not file.exists():
+            if os.getppid() != parent:
+                sys.exit(1)
+            time.sleep(POLL_SECONDS)
+        return file
 
     def seconds(self) -> float:
         """Return how long this process has run."""

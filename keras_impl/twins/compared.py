@@ -9,7 +9,7 @@ from common.twins.comparison import Comparison, Parting, Row, Step
 from common.twins.contract import users_code
 from common.twins.trace import ArrayFolder, TorchTrace, read_trace
 from common.twins.training import training_differences
-from common.twins.worker import TRACE_FILE, Worker, peak_memory_bytes, updates_for
+from common.twins.worker import Worker, peak_memory_bytes, updates_for
 from keras_impl.twins.events import path_of
 from keras_impl.twins.matcher import Binding, Choices, Matcher, is_seed, own_variables, unsupported_layers
 from keras_impl.twins.model import Built
@@ -21,7 +21,7 @@ from keras_impl.twins.whole import WholeModels, count_entries, regularized
 
 def compare(built: Built, worker: Worker) -> Comparison:
     """Match the layers and compare them, then the whole models."""
-    trace, arrays, pair = read_trace(worker.folder / TRACE_FILE), worker.arrays(), built.pair
+    trace, arrays, pair = read_trace(worker.wait_for_trace()), worker.arrays(), built.pair
     named = name_weights(built.model, trace, pair)
     layers = Layers(built, trace, arrays, mapped=set(named))
     with users_code("keras_model()'s call", pair.place):

@@ -1,6 +1,7 @@
 """Compares many model files in one process per framework, as `python -m common twins` does one pair in two."""
 
 import json
+import os
 import subprocess
 import sys
 from dataclasses import asdict
@@ -34,18 +35,12 @@ def compared(sources: dict[str, PairSource], folder: Path, *, threads: int = 1) 
         left = [str(one) for one in folders.values() if not (one / "torch.error").exists()]
         program = _PROGRAM.format(framework=framework)
         command = [sys.executable, "-c", program, *left]
-        environment = project_first()
+        environment = {**os.environ, **project_first(), "TF_CPP_MIN_LOG_LEVEL": "3"}
         done = subprocess.run(
-            command, input="go\n" * len(left), text=True, capture_output=True, check=False, env=_inherited(environment)
+            command, stdin=subprocess.DEVNULL, text=True, capture_output=True, check=False, env=environment
         )
         assert done.returncode == 0, done.stderr[-3000:]
     return {name: _outcome(one) for name, one in folders.items()}
-
-
-def _inherited(variables: dict[str, str]) -> dict[str, str]:
-    import os
-
-    return {**os.environ, **variables, "TF_CPP_MIN_LOG_LEVEL": "3"}
 
 
 def _outcome(folder: Path) -> Comparison | str:
