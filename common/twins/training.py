@@ -8,6 +8,7 @@ import numpy as np
 from common.twins.arrays import EQUAL, alike
 from common.twins.trace import Dropout, TorchTrace
 
+_OF_BATCH = 1e-6  # by how much a batch's statistics may differ: they are worked out of the running ones
 MOST_RATES = 3  # shown, of dropout
 Difference = tuple[str, str, str]  # kind, text, the line that would make them equal
 
@@ -16,7 +17,7 @@ def training_differences(
     *,
     trace: TorchTrace,
     keras_dropouts: Sequence[Dropout],
-    statistics: Mapping[str, float],
+    statistics: Mapping[str, tuple[float, float]],
     layers: Mapping[str, tuple[str, float, float]],
     frozen: Mapping[str, Sequence[str]],
     regularizers: Sequence[str],
@@ -24,7 +25,7 @@ def training_differences(
     """Return what differs, each cause once.
 
     Args:
-        statistics: PyTorch's name -> difference after one batch, each layer given the same input.
+        statistics: PyTorch's name -> difference after one batch, each layer given the same input; that of the batch.
         layers: PyTorch's name -> Keras layer, share of the old value kept in PyTorch and in Keras.
         frozen: side that does not train an array that the other trains -> names.
         regularizers: and constraints of Keras' layers.
@@ -45,16 +46,16 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join(names[:2]) + (f" and {len(names) - 2} more" if len(names) > 2 else "")
 
 
-def _statistics(statistics: Mapping[str, float], layers: Mapping[str, tuple[str, float, float]]) -> list[Difference]:
+def _statistics(
+    statistics: Mapping[str, tuple[float, float]], layers: Mapping[str, tuple[str, float, float]]
+) -> list[Difference]:
     momenta: dict[tuple[float, float], list[str]] = {}
     biased = []
-    for name, difference in statistics.items():
-        layer, kept, momentum = layers.get(name, ("", 0.0, 0.0))
-        if difference <= EQUAL or not layer:
-            continue
-        if abs(kept - momentum) > 1e-9:
+    for name, (difference, of_batch) in statistics.items():
+        layer, kept, momentum = layers[name]
+        if difference > EQUAL and abs(kept - momentum) > 1e-9:
             momenta.setdefault((kept, momentum), []).append(layer)
-        else:
+        if of_batch > _OF_BATCH:
             biased.append(layer)
     found: list[Difference] = []
     for (kept, momentum), names in momenta.items():

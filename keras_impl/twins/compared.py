@@ -33,7 +33,8 @@ def compare(built: Built, worker: Worker) -> Comparison:
         binding.places.update({key: (variable, None, place) for key, (variable, place) in named.items()})
         models = WholeModels(built.model, binding, trace, arrays, pair=pair, batch=built.batch)
         training, partings = layers.part(found, models)
-        statistics = models.statistics()
+        normalizations = _normalizations(binding, trace)
+        statistics = models.statistics(normalizations)
     whole = models.compare(updates=updates_for(trace.multiply_adds))
     samples = len(pair.batch(0))
     return Comparison(
@@ -46,7 +47,7 @@ def compare(built: Built, worker: Worker) -> Comparison:
             trace=trace,
             keras_dropouts=[*training.dropouts, *(one for one in found.dropouts if one.always)],
             statistics=statistics,
-            layers=_normalizations(binding, trace),
+            layers=normalizations,
             frozen=_frozen(binding, trace),
             regularizers=regularized(built.model),
         ),

@@ -1,6 +1,6 @@
 """Compares the whole models, without PyTorch's numbers in between: outputs, gradients, updates, statistics."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import keras
@@ -54,14 +54,23 @@ class WholeModels:
         first, _, last = part.partition(":")
         return array[int(first) : int(last)] if bracket else array
 
-    def statistics(self) -> dict[str, float]:
-        """Return how far running statistics are apart after a batch: name of PyTorch's array -> difference."""
+    def statistics(self, kept: Mapping[str, tuple[str, float, float]]) -> dict[str, tuple[float, float]]:
+        """Return how far running statistics are apart after a batch, and how far those of the batch alone.
+
+        Args:
+            kept: PyTorch's name -> Keras layer, share of the old value that is kept in PyTorch and in Keras.
+        """
         found = {}
         for variable, layer, place in self.binding.places.values():
-            if f"statistics/{place.names[0]}" in self.arrays:
-                found[place.names[0]] = relative(
-                    np.asarray(variable), self._array("statistics", variable, layer, place)
-                )
+            name = place.names[0]
+            if name not in kept or f"statistics/{name}" not in self.arrays:
+                continue
+            old, new = (self._array(kind, variable, layer, place) for kind in ("weights", "statistics"))
+            torch, keras_ = (
+                (after - share * old) / (1 - share) if share < 1 else after
+                for after, share in zip((new, np.asarray(variable)), kept[name][1:], strict=True)
+            )
+            found[name] = (relative(np.asarray(variable), new), relative(keras_, torch))
         return found
 
     def compare(self, *, updates: int) -> Whole:
