@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from browser import started_browser
 
 from common.twins.causes import causes_of
 from common.twins.comparison import Comparison, Parting, Row, Step, Whole, read_comparison
@@ -189,6 +190,21 @@ def test_the_page_has_all_layers_and_shows_markup_as_text(tmp_path):
     page = (tmp_path / "page.html").read_text()
     assert "&lt;b&gt;" in page and "<b>" not in page and "<script>" not in page
     assert page.count("<details open>") == 1
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("width", [390, 1200])
+def test_the_page_is_whole_by_itself_and_no_wider_than_the_screen(tmp_path, width):
+    places = [f"features.{n}.block.{n}.a_long_name_of_a_layer" for n in range(30)]
+    rows = [Row(torch=step("conv2d", one), keras=step("Conv2D", one), before=0.1, inside=None) for one in places]
+    found = comparison(*(one for one, _, _ in CAUSES), rows=rows, only_keras={one: [1] for one in places})
+    write_page(tmp_path / "page.html", PairSource(file="file.py"), found, judge(found))
+    address = (tmp_path / "page.html").as_uri()
+    with started_browser(tmp_path) as browser:
+        browser.open(address, width=width)
+        assert browser.value("document.documentElement.scrollWidth") <= width
+        assert browser.errors == [] and browser.requests == [address]
+        assert browser.value("document.querySelectorAll('details[open]').length") == 1
 
 
 def dropout(layer, rate, number=1.0, **more):
