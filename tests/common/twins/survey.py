@@ -1,8 +1,9 @@
 """Writes the figures in `common/twins/README.md`: pairs of models, and planted differences that were found.
 
-    .venv/bin/python tests/common/twins/survey.py
+    .venv/bin/python tests/common/twins/survey.py            both tables
+    .venv/bin/python tests/common/twins/survey.py planted    or pairs: one of them
 
-Takes about 10 minutes on two cores that are otherwise idle.
+The seconds mean something only where nothing else runs.
 """
 
 import os
@@ -24,7 +25,6 @@ from common.twins.report import report_lines  # noqa: E402
 from common.twins.verdict import judge  # noqa: E402
 
 PAGE = ROOT / "common" / "twins" / "README.md"
-BEGIN, END = "<!-- twins: begin -->", "<!-- twins: end -->"
 PAIRS_FOLDER = Path(__file__).parent / "pairs"
 
 
@@ -44,6 +44,12 @@ PAIRS = {
     "ResNet-50, v1.5 and v1, 96 x 96": library("resnet50", "ResNet50(classifier_activation=None)"),
     "MobileNetV2, 96 x 96": library("mobilenet_v2", "MobileNetV2(classifier_activation=None)"),
     "EfficientNet-B0, 96 x 96": library("efficientnet_b0", "EfficientNetB0(classifier_activation=None)"),
+}
+
+
+HEADERS = {
+    "pairs": ["models", "verdict", "what differs", "layers", "updates", "seconds", "GB, larger process"],
+    "planted": ["model", "planted, found and named", "written otherwise, recognized", "missed"],
 }
 
 
@@ -67,7 +73,7 @@ def pair_row(name: str, source: PairSource) -> list[str]:
 def planted_row(model: str) -> list[str]:
     """Compare a model with its planted differences and its rewrites; return its row."""
     with tempfile.TemporaryDirectory() as folder:
-        found = outcomes(model, Path(folder), threads=2)
+        found = outcomes(model, Path(folder), threads=len(os.sched_getaffinity(0)))
     missed = [one.plant for one in found if not one.found]
     print(f"== {model}: missed {missed}", flush=True)
     counts = []
@@ -77,30 +83,26 @@ def planted_row(model: str) -> list[str]:
     return [model, *counts, ", ".join(missed)]
 
 
-def write(pairs: list[list[str]], planted: list[list[str]]) -> None:
-    """Write what has been measured so far."""
-    tables = [
-        (["models", "verdict", "what differs", "layers", "updates", "seconds", "GB"], pairs),
-        (["model", "planted, found and named", "written otherwise, recognized", "missed"], planted),
-    ]
-    text = [tabulate(rows, headers, tablefmt="pipe", disable_numparse=True) for headers, rows in tables]
+def write(table: str, rows: list[list[str]]) -> None:
+    """Write what has been measured so far into the page."""
+    begin, end = f"<!-- twins: {table} -->", f"<!-- end of {table} -->"
     cores = len(os.sched_getaffinity(0))
-    made = f"Measured on {date.today().isoformat()}: {cores} cores, one run each; GB of the larger process."
-    start, rest = PAGE.read_text().split(BEGIN)
-    PAGE.write_text("\n\n".join([f"{start}{BEGIN}\n{made}", *text]) + f"\n{END}{rest.split(END)[1]}")
+    made = f"Measured on {date.today().isoformat()} with {cores} cores, one run each."
+    text = tabulate(rows, HEADERS[table], tablefmt="pipe", disable_numparse=True)
+    before, rest = PAGE.read_text().split(begin)
+    PAGE.write_text(f"{before}{begin}\n{made}\n\n{text}\n{end}{rest.split(end)[1]}")
 
 
-def main() -> None:
-    """Measure, and write the tables after each row."""
-    pairs: list[list[str]] = []
-    planted: list[list[str]] = []
-    for name, source in PAIRS.items():
-        pairs.append(pair_row(name, source))
-        write(pairs, planted)
-    for model in MODELS:
-        planted.append(planted_row(model))
-        write(pairs, planted)
+def main(tables: list[str]) -> None:
+    """Measure, and write a table after each row."""
+    rows: dict[str, list[list[str]]] = {table: [] for table in tables or HEADERS}
+    for name, source in PAIRS.items() if "pairs" in rows else ():
+        rows["pairs"].append(pair_row(name, source))
+        write("pairs", rows["pairs"])
+    for model in MODELS if "planted" in rows else ():
+        rows["planted"].append(planted_row(model))
+        write("planted", rows["planted"])
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])
