@@ -18,7 +18,6 @@ PLANTS = {
     "no-bias": ("bias", "fc1"),
     "dropout-rate": ("dropout", "drop"),
     "dropout-forgotten": ("dropout", "drop"),
-    "dropout-always": ("dropout", "drop"),
     "transposed-image": ("order", "conv1"),
     "l2": ("regularizer", "fc1"),
     "max-norm": ("regularizer", "fc1"),
@@ -26,7 +25,15 @@ PLANTS = {
     "input-scaled": ("scale", "conv1"),
     "torch-drops-always": ("dropout", "forward"),
 }
-REWRITES = ["named-otherwise", "functional", "flatten-channels-first", "activation-in-layer", "relu-after-pooling"]
+# "dropout-always": a functional model overrides what its layers were called with.
+REWRITES = [
+    "dropout-always",
+    "named-otherwise",
+    "functional",
+    "flatten-channels-first",
+    "activation-in-layer",
+    "relu-after-pooling",
+]
 
 
 def torch_model():
