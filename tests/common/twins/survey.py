@@ -19,6 +19,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "support")]
 from tabulate import tabulate  # noqa: E402
 from twins_planted import MODELS, outcomes  # noqa: E402
 
+from common.distributed.console import counted  # noqa: E402
 from common.twins.contract import PairSource  # noqa: E402
 from common.twins.processes import compare  # noqa: E402
 from common.twins.report import report_lines  # noqa: E402
@@ -87,7 +88,7 @@ def write(table: str, rows: list[list[str]]) -> None:
     """Write what has been measured so far into the page."""
     begin, end = f"<!-- twins: {table} -->", f"<!-- end of {table} -->"
     cores = len(os.sched_getaffinity(0))
-    made = f"Measured on {date.today().isoformat()} with {cores} cores, one run each."
+    made = f"Measured on {date.today().isoformat()} with {counted(cores, 'core')}, one run each."
     text = tabulate(rows, HEADERS[table], tablefmt="pipe", disable_numparse=True)
     before, rest = PAGE.read_text().split(begin)
     PAGE.write_text(f"{before}{begin}\n{made}\n\n{text}\n{end}{rest.split(end)[1]}")
