@@ -7,6 +7,8 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
+from frameworks import need
+
 from common.twins.comparison import Comparison, read_comparison
 from common.twins.contract import PairSource
 from common.utils.environments import project_first
@@ -25,7 +27,9 @@ for folder in sys.argv[1:]:
 
 
 def compared(sources: dict[str, PairSource], folder: Path, *, threads: int = 1) -> dict[str, Comparison | str]:
-    """Return name -> the comparison, or the user error."""
+    """Return name -> the comparison, or the user error; skip the test where a framework is missing."""
+    for framework in ("torch", "keras"):
+        need(framework)
     folders = {name: folder / name for name in sources}
     for name, source in sources.items():
         folders[name].mkdir(parents=True)

@@ -1,6 +1,7 @@
 """`python -m common twins`, with both processes, as people call it."""
 
 import pytest
+from frameworks import need
 
 from common.__main__ import main
 
@@ -17,6 +18,12 @@ def keras_model():
     return keras.Model(inputs, layers.Dense(10)(x))
 """
 pytestmark = pytest.mark.ranks
+
+
+@pytest.fixture(autouse=True)
+def both_frameworks():
+    for framework in ("torch", "keras"):
+        need(framework)
 
 
 def test_a_short_file_with_one_difference(tmp_path, monkeypatch, capsys):
