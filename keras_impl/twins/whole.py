@@ -143,24 +143,23 @@ class WholeModels:
     def _compare_gradients(self, gradients: list[Any]) -> tuple[dict[str, float], int]:
         """Return differences by PyTorch's names, and how many are zero but for rounding."""
         named = list(zip(self._variables(), gradients, strict=True))
-        references = [
-            self._array("gradients", variable, layer, place)
-            if f"gradients/{place.names[0].partition('[')[0]}" in self.arrays
-            else None
-            for (variable, layer, place), _ in named
-        ]
-        top = max((float(np.abs(one).max(initial=0)) for one in references if one is not None), default=0.0)
+        tops = [_largest(self._gradient(*one)) for one, _ in named]
         found, zeros = dict[str, float](), 0
-        for ((_, _, place), gradient), reference in zip(named, references, strict=True):
+        for (one, gradient), top in zip(named, tops, strict=True):
             value = None if gradient is None else np.asarray(tf.convert_to_tensor(gradient))
-            largest = [0.0 if one is None else float(np.abs(one).max(initial=0)) for one in (value, reference)]
-            if max(largest) <= 1e-12 * top:
+            reference, name = self._gradient(*one), one[2].names[0]
+            if max(_largest(value), top) <= 1e-12 * max(tops):
                 zeros += 1
             elif value is None or reference is None:
-                found[place.names[0]] = np.inf
+                found[name] = np.inf
             else:
-                found[place.names[0]] = relative(value, reference)
+                found[name] = relative(value, reference)
         return found, zeros
+
+    def _gradient(self, variable: Any, layer: Any, place: Place) -> np.ndarray | None:
+        """Return PyTorch's gradient as Keras has it; None: none reaches the array."""
+        known = f"gradients/{place.names[0].partition('[')[0]}" in self.arrays
+        return self._array("gradients", variable, layer, place) if known else None
 
     def _check_repeated(self, output: np.ndarray) -> None:
         """Raise UserError if the same batch has other outputs in another pass."""
@@ -176,6 +175,11 @@ class WholeModels:
             "Keras' model draws random numbers outside dropout. Received: two passes of the same batch that differ"
             f"{': ' + drawing[0] if drawing else ''}, in {self.pair.place}. Leave them out for the comparison"
         )
+
+
+def _largest(array: np.ndarray | None) -> float:
+    """Return the largest magnitude, without an array of magnitudes; 0 of nothing."""
+    return 0.0 if array is None or not array.size else float(max(array.max(), -array.min()))
 
 
 def _finite(found: dict[str, tuple[float, str]]) -> dict[str, tuple[float, str]]:
