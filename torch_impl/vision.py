@@ -5,8 +5,8 @@ from types import ModuleType
 import torch
 
 
-def torchvision_models() -> ModuleType:
-    """Return `torchvision.models`.
+def declare_missing_operators() -> None:
+    """Let `import torchvision` work.
 
     The wheel of torchvision on PyPI is built for CUDA. Beside a PyTorch without CUDA its compiled part cannot load, and
     the import fails on two operators that it looks up by name; declared here, the models work, which do not use them.
@@ -20,6 +20,11 @@ def torchvision_models() -> ModuleType:
         ):
             if not hasattr(torch.ops.torchvision, schema.split("(")[0]):
                 library.define(schema)
+
+
+def torchvision_models() -> ModuleType:
+    """Return `torchvision.models`."""
+    declare_missing_operators()
     import torchvision.models
 
     return torchvision.models

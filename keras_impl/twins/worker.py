@@ -1,0 +1,39 @@
+"""The Keras process of `python -m common twins`.
+
+Builds its model while PyTorch's runs; then matches, compares and writes down what it finds.
+`torch_impl/twins/worker.py` goes before.
+"""
+
+import sys
+from collections.abc import Sequence
+
+import keras_impl.quiet_tensorflow  # isort: skip  # noqa: F401 - before Keras: TensorFlow without its start-up lines
+import keras
+import tensorflow as tf
+
+from common.twins.worker import COMPARISON_FILE, Worker, run_worker
+from keras_impl.twins.compared import compare
+from keras_impl.twins.grouped import use_fast_grouped_convolutions
+from keras_impl.twins.model import Built
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the program; return its exit code."""
+    return run_worker(work, side="keras", arguments=arguments)
+
+
+def work(worker: Worker) -> None:
+    """Build the model, wait for PyTorch's process, compare."""
+    tf.config.threading.set_intra_op_parallelism_threads(worker.threads)
+    tf.config.threading.set_inter_op_parallelism_threads(1)
+    keras.config.set_floatx("float64")
+    keras.config.set_dtype_policy("float64")
+    keras.utils.set_random_seed(0)
+    use_fast_grouped_convolutions()
+    pair = worker.pair()
+    built = Built(pair)
+    compare(built, worker).write(worker.folder / COMPARISON_FILE)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
