@@ -9,6 +9,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
+from common.data.sources import say
 from common.errors import UserError
 from common.twins.comparison import Comparison, read_comparison
 from common.twins.contract import FILE_NAMES, PairSource
@@ -34,8 +35,10 @@ def compare(source: PairSource, folder: Path) -> Comparison:
     (folder / "settings.json").write_text(json.dumps(settings))
     with ExitStack() as stack:
         torch, keras = (stack.enter_context(_started(framework, folder)) for framework in FILE_NAMES)
+        say(f"running the PyTorch model of {source.name}")
         torch.wait()
         _check(torch, "torch", folder)
+        say("comparing it with the Keras model")
         keras.wait()
         _check(keras, "keras", folder)
     return read_comparison(folder / COMPARISON_FILE)

@@ -130,11 +130,11 @@ def _words(level: str, comparison: Comparison) -> tuple[str, str]:
     return {
         "equal": ("EQUAL: the two models are the same.", "Compare speed and accuracy."),
         "training": (
-            "EQUAL, BUT NOT IN TRAINING: the two models compute the same, and are trained differently.",
+            "EQUAL, BUT NOT IN TRAINING: the two models compute the same outputs, but train differently.",
             "Compare speed. Compare accuracy only with these details named beside it.",
         ),
         "numbers": (
-            "DIFFERENT NUMBERS: the two models have the same arrays and do the same work, and compute other numbers.",
+            "DIFFERENT NUMBERS: the two models have the same arrays and do the same work, but the results differ.",
             "Compare speed. Do not compare accuracy.",
         ),
         "work": (

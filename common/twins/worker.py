@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
+
 from common.errors import EXIT_CODE_USER_ERROR, UserError, as_user_error
 from common.twins.contract import Pair, PairSource, forbid_downloads, load_pair
 from common.twins.trace import ArrayFolder
@@ -33,7 +35,6 @@ class Worker:
     source: PairSource
     folder: Path
     threads: int
-    started: float
 
     def pair(self) -> Pair:
         """Return the models; UserError if they cannot be used."""
@@ -53,8 +54,8 @@ class Worker:
         return file
 
     def seconds(self) -> float:
-        """Return how long this process has run."""
-        return time.monotonic() - self.started
+        """Return how long this process has run, imports included."""
+        return time.time() - psutil.Process().create_time()
 
 
 def peak_memory_bytes() -> int:
@@ -81,7 +82,6 @@ def run_worker(work: Callable[[Worker], None], *, side: str, arguments: Sequence
         source=PairSource(**settings["source"]),
         folder=options.folder,
         threads=settings["threads"],
-        started=time.monotonic(),
     )
     forbid_downloads()
     try:
