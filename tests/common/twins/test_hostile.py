@@ -52,7 +52,7 @@ def test_each_gives_a_verdict_or_one_line(outcomes, name):
 
 
 @pytest.mark.ci
-@pytest.mark.parametrize("name", MODELS.keys() - set(QUICK))
+@pytest.mark.parametrize("name", sorted(MODELS.keys() - set(QUICK)))
 def test_models_that_take_longer(name, tmp_path):
     check(outcomes_of([name], tmp_path)[name], MODELS[name])
 
