@@ -51,8 +51,10 @@ def test_each_gives_a_verdict_or_one_line(outcomes, name):
     check(outcomes[name], MODELS[name])
 
 
-@pytest.mark.ci
-@pytest.mark.parametrize("name", sorted(MODELS.keys() - set(QUICK)))
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=getattr(pytest.mark, MODELS[name]["tier"])) for name in MODELS if name not in QUICK],
+)
 def test_models_that_take_longer(name, tmp_path):
     check(outcomes_of([name], tmp_path)[name], MODELS[name])
 
