@@ -24,6 +24,7 @@ from common.errors import user_errors
 from common.run_folder.records import now
 from common.run_folder.revision import source_revision
 from common.utils.atomic import write_atomically
+from common.utils.html_pages import page_environment
 
 MOST_NOTES = 20  # of a chapter
 _TITLES = {"aa-test": "A/A test", "check": "Validity"}  # where the command's name is unclear
@@ -190,14 +191,7 @@ def write_page(page: Page, output: Path) -> str:
 
 
 def _environment() -> jinja2.Environment:
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(_TEMPLATES),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        keep_trailing_newline=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    environment = page_environment(_TEMPLATES)
     environment.filters |= {"counted": counted, "digest": _digest, "with_unit": _with_unit}
     return environment
 

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 
 from common.run_folder.records import NotRecorded
-from common.utils.timestamps import BEGAN_AT, STARTED_AT, SUBMITTED_AT
+from common.run_folder.timestamps import BEGAN_AT, STARTED_AT, SUBMITTED_AT
 
 # The kernel records the start of a process to a tick of its clock.
 _TICK_SECONDS = 0.01

@@ -97,13 +97,14 @@ class Comparison:
         arrays, matched: framework -> number of arrays, and of those that are matched.
         parameters: framework -> number of trainable entries.
         only_torch, only_keras: arrays without a counterpart: name -> shape.
-        biases_only_keras: of them, biases of matched layers.
         unsupported: layers that cannot be matched -> why.
         guessed: arrays matched by shape alone.
+        tied: arrays that are one in PyTorch and several in Keras.
         training: what differs in training alone: (kind, text, remedy).
         multiply_adds: framework -> those of layers with arrays, per sample.
         tried: other choices between layers with equal inputs.
         stopped_after: Keras' layer after which shapes did not allow to compare more; empty: all was compared.
+        seconds, memory_bytes: framework -> those of its process.
     """
 
     rows: list[Row]

@@ -3,17 +3,15 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-import jinja2
-
 from common.errors import user_errors
 from common.run_folder.records import now
+from common.twins.arrays import EQUAL
 from common.twins.comparison import Comparison, Row, Step
 from common.twins.contract import PairSource
 from common.twins.report import fact_lines, size_of, unmatched_lines
 from common.twins.verdict import Verdict
 from common.utils.atomic import write_atomically
-
-_TEMPLATE = Path(__file__).with_name("page.html.jinja")
+from common.utils.html_pages import page_environment
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,10 +28,7 @@ class RowView:
 
 def write_page(file: Path, source: PairSource, comparison: Comparison, verdict: Verdict) -> None:
     """Write the page as one HTML file."""
-    environment = jinja2.Environment(
-        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
-    )
-    template = environment.from_string(_TEMPLATE.read_text())
+    template = page_environment(Path(__file__).parent).get_template("page.html.jinja")
     html = template.render(
         source=source,
         verdict=verdict,
@@ -62,6 +57,6 @@ def _row(row: Row, causes: dict[str, list[str]]) -> RowView:
     both = f"{row.torch.place} / {row.keras.place}"
     own = [text for where in ("before", "inside") for text in causes.get(f"{where} {both}", [])]
     apart = [one if one is not None else float("inf") for one in (row.before, row.inside)]
-    state = "different" if own else "equal" if max(apart) <= 1e-10 else "constant"
+    state = "different" if own else "equal" if max(apart) <= EQUAL else "constant"
     shown = ["other shape" if one is None else f"{one:.1e}" for one in (row.before, row.inside)]
     return RowView(torch=row.torch, keras=row.keras, before=shown[0], inside=shown[1], state=state, causes=own)

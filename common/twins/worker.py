@@ -3,7 +3,6 @@
 import argparse
 import json
 import os
-import resource
 import sys
 import time
 import traceback
@@ -56,11 +55,6 @@ class Worker:
     def seconds(self) -> float:
         """Return how long this process has run, imports included."""
         return time.time() - psutil.Process().create_time()
-
-
-def peak_memory_bytes() -> int:
-    """Return the most memory that this process has had."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def updates_for(multiply_adds: int) -> int:

@@ -4,12 +4,13 @@ from typing import Any
 
 import numpy as np
 
+from common.measurement.interference import peak_memory_bytes
 from common.twins.arrays import CONSTANTS
 from common.twins.comparison import Comparison, Parting, Row, Step
 from common.twins.contract import users_code
 from common.twins.trace import ArrayFolder, TorchTrace, read_trace
 from common.twins.training import training_differences
-from common.twins.worker import Worker, peak_memory_bytes, updates_for
+from common.twins.worker import Worker, updates_for
 from keras_impl.twins.events import path_of
 from keras_impl.twins.matcher import Binding, Choices, Matcher, is_seed, own_variables, unsupported_layers
 from keras_impl.twins.model import Built

@@ -51,7 +51,7 @@ class Built:
                 rate = getattr(layer, name, None)
                 drops = name not in ("rate", "drop_prob") or "drop" in type(layer).__name__.lower()
                 if isinstance(rate, float) and drops and rate > 0:
-                    rates.of[id(layer)] = (rate, name == "_dropout")
+                    rates[id(layer)] = (rate, name == "_dropout")
                     setattr(layer, name, 0.0)
         return rates
 

@@ -6,7 +6,6 @@ on. So every difference is found, and not only the first.
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from dataclasses import dataclass, field
 from typing import Any
 from unittest.mock import patch
 
@@ -27,15 +26,7 @@ class PartedError(Exception):
     """A trial has parted where it need not be continued."""
 
 
-@dataclass
-class Rates:
-    """What a model drops, and how: it is switched off here.
-
-    Attributes:
-        of: id of a layer -> rate, and whether it is that of attention.
-    """
-
-    of: dict[int, tuple[float, bool]] = field(default_factory=dict)
+Rates = dict[int, tuple[float, bool]]  # id of a layer -> what it drops, and whether it is that of attention
 
 
 class Runner:
@@ -95,7 +86,7 @@ class Runner:
     def _call(self, original: Callable[..., Any], layer: Any, args: Any, kwargs: Any) -> Any:
         if self._replaced:
             args, kwargs = tf.nest.map_structure(lambda one: self._replaced.get(id(one), (one, one))[1], (args, kwargs))
-        if id(layer) in self.rates.of:
+        if id(layer) in self.rates:
             self._note_dropout(layer, args, kwargs)
         own = own_variables(layer)
         if not own or isinstance(layer, tuple(UNSUPPORTED)) or any(id(v) in self.matcher.mapped for v in own.values()):
@@ -109,7 +100,7 @@ class Runner:
         return self._matched(original, layer, args, kwargs, match)
 
     def _note_dropout(self, layer: Any, args: Any, kwargs: Any) -> None:
-        rate, attention = self.rates.of[id(layer)]
+        rate, attention = self.rates[id(layer)]
         value = args[0] if args else next(iter(kwargs.values()))
         # Layers that drop only in training are called with what the model is called with.
         always = kwargs.get("training") is True and self.matcher.mode == "inference"

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 
 from common.errors import UserError
+from common.run_folder.timestamps import STARTED_AT
 from common.sites.table import Sites
 from common.utils.paths import ROOT
-from common.utils.timestamps import STARTED_AT
 from common.utils.whole_files import read_text
 from launch.sites.site_files import LaunchSite, read_launch_site
 from launch.sites.values import HOST_NAME, PLAIN_PATH

@@ -9,8 +9,9 @@ from collections.abc import Sequence
 
 import torch
 
+from common.measurement.interference import peak_memory_bytes
 from common.twins.trace import TorchTrace
-from common.twins.worker import TRACE_FILE, Worker, peak_memory_bytes, run_worker, updates_for
+from common.twins.worker import TRACE_FILE, Worker, run_worker, updates_for
 from torch_impl.twins.model import Run, aliases, checked_model
 from torch_impl.twins.recorder import named_arrays
 from torch_impl.vision import declare_missing_operators

@@ -7,10 +7,9 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import jinja2
-
 from common.data.images.findings import Findings, Shown
 from common.data.images.listing import PARTS
+from common.utils.html_pages import page_environment
 from common.utils.printable import printable
 
 MOST_ROWS, MOST_NAMES = 12, 200  # of a table of sizes or formats, and of a list of names
@@ -19,17 +18,11 @@ QUALITY = 85  # of WebP
 
 def html_of(findings: Findings) -> str:
     """Return the page; all names on it are escaped."""
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
     names = [printable(name) for name in findings.class_names]
     sizes = Counter({f"{height}x{width}": count for (height, width), count in findings.sizes.items()})
     sheets = {row: [_picture(shown) for shown in sheet] for row, sheet in findings.sheets.items()}
-    return environment.get_template("look.html.jinja").render(
+    template = page_environment(Path(__file__).parent).get_template("look.html.jinja")
+    return template.render(
         title=printable(findings.path.name),
         path=printable(str(findings.path)),
         summary=printable(findings.summary()),

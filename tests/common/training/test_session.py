@@ -22,11 +22,11 @@ from common.measurement.timing import process_age
 from common.model.weights import load_weights, weights_hash
 from common.run_folder.checkpoints import checkpoint_folders
 from common.run_folder.records import Evaluation, NotRecorded, RunWriter, read_run
+from common.run_folder.timestamps import BEGAN_AT, STARTED_AT, SUBMITTED_AT, TIMESTAMPS
 from common.strategies.sharing import ring_record
 from common.training.console_report import warning_lines
 from common.training.measured import Measured
 from common.utils.at_once import AT_ONCE
-from common.utils.timestamps import BEGAN_AT, STARTED_AT, SUBMITTED_AT, TIMESTAMPS
 
 TWO_RANKS = {"training": {"batch_size": 15}}
 VALIDATED = {"data": {"validation_share": 0.25}}
