@@ -1,6 +1,5 @@
 """The explicit loop of tf.keras: train an epoch in segments, evaluate."""
 
-import weakref
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from typing import Any, Literal
@@ -9,12 +8,13 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from common.data.batches import Batch
+from common.data.batches import Stacks
 from common.measurement.metrics import Sums
 from common.measurement.step_profile import Profiler
 from common.measurement.timing import Phases, Timer, timed
 from common.model.dropout import dropout_seeds
 from common.run_folder.checkpoints import PartialEpoch
+from common.strategies.rank_batches import MOST_UPDATES
 from common.strategies.straggler import slowdown_of
 from common.training.measured import Measured
 from keras_impl.batch_norm import freeze_batch_norm
@@ -25,8 +25,6 @@ from keras_impl.optimizers import loss_per_sample
 from keras_impl.rehearsal import undone
 from keras_impl.state import TrainingState
 from keras_impl.straggler import late, timed_from_here
-
-STEPS_PER_CALL = 16  # updates in one call of a compiled function
 
 
 class Trainer:
@@ -44,6 +42,7 @@ class Trainer:
     """
 
     profiler: Profiler | None = None
+    most_updates = MOST_UPDATES  # in one call of a compiled function
 
     def __init__(self, state: TrainingState, data: ShardedData, *, phases: Phases) -> None:
         self.state = state
@@ -58,14 +57,16 @@ class Trainer:
         # end of the epoch.
         self._losses_of_places = tf.Variable(tf.zeros(data.batch_size, tf.float64), trainable=False)
         self._correct_of_places = tf.Variable(tf.zeros(data.batch_size, tf.int64), trainable=False)
+        self._batch_shape = (data.batch_size, *data.setup.dataset.image_shape)
         images = tf.TensorSpec((None, *data.setup.dataset.image_shape), data.setup.table.dtype)
         labels = tf.TensorSpec((None,), tf.int64)
         self._evaluate_batch = tf.function(self._sums_of_batch, input_signature=(images, labels), autograph=False)
         self._compile()
 
     def _compile(self) -> None:
-        self._next_batch = _next_batch_of(self)
-        self._train_steps = tf.function(self._steps)
+        images = tf.TensorSpec((None, *self._batch_shape), self.data.setup.table.dtype)
+        labels = tf.TensorSpec((None, self.data.batch_size), tf.int64)
+        self._train_stack = tf.function(self._updates, input_signature=(images, labels), autograph=False)
         self._gradients = compiled(self._pass) if self.state.config.model.compile else self._pass
 
     @property
@@ -93,9 +94,10 @@ class Trainer:
         with undone(self.state):
             if self.state.config.model.compile:
                 with compile_errors(self.data.comm):  # alone, so that an error ends all ranks before they exchange
-                    self._passes(*map(tf.constant, next(self.data.training(epoch))))
+                    images, labels = next(self._first_batch(epoch))
+                    self._passes(tf.constant(images[0]), tf.constant(labels[0]))
             for _ in self.rehearsals():
-                self._train(islice(self.data.training(epoch), 1), 1, advance=lambda steps: None)
+                self._train(self._first_batch(epoch), advance=lambda steps: None)
 
     def rehearse_evaluation(self) -> None:
         """Evaluate a batch of each part, before an evaluation is timed."""
@@ -115,7 +117,8 @@ class Trainer:
             self.rehearse(epoch)
         self.epoch, self._steps_done = epoch, partial.steps
         self._seconds, self._waiting = partial.training_seconds, Timer(partial.data_wait_seconds)
-        self._batches = timed(self.data.training(epoch, first_step=partial.steps), self._waiting)
+        stacks = self.data.training(epoch, first_step=partial.steps, most=self.most_updates)
+        self._stacks = Stacks(timed(stacks, self._waiting))
         self._losses_of_places.assign(tf.zeros_like(self._losses_of_places))
         self._correct_of_places.assign(tf.zeros_like(self._correct_of_places))
         self._seed_dropout()
@@ -132,7 +135,7 @@ class Trainer:
         """
         self._iterations_before = int(self.state.optimizer.iterations.numpy())
         with self.phases.phase("training", synchronize=self._synchronize) as segment:
-            self._train(self._next_batches(steps), steps, advance=advance)
+            self._train(self._next_stacks(steps), advance=advance)
         self._seconds += segment.seconds
         self._steps_done += steps
         self._iterations_before += steps
@@ -173,29 +176,27 @@ class Trainer:
             samples += len(labels)
         return loss, correct, samples
 
-    def _next_batches(self, steps: int) -> Batches:
-        return islice(self._batches, steps)
+    def _next_stacks(self, steps: int) -> Batches:
+        return self._stacks.take(steps)
 
-    def _train(self, batches: Batches, steps: int, *, advance: Callable[[int], object]) -> None:
-        self._asked = batches
-        for first in range(0, steps, STEPS_PER_CALL):
-            count = min(STEPS_PER_CALL, steps - first)
-            self._train_steps(tf.constant(count))
-            advance(count)
+    def _first_batch(self, epoch: int) -> Batches:
+        return islice(self.data.training(epoch, most=1), 1)
 
-    def _steps(self, steps: tf.Tensor) -> None:
-        """Train on some batches, in a graph.
+    def _train(self, stacks: Batches, *, advance: Callable[[int], object]) -> None:
+        for images, labels in stacks:
+            self._train_stack(tf.constant(images), tf.constant(labels))
+            advance(len(labels))
 
-        It asks for the next batch when the step before has written what it writes, not while that still computes.
-        """
-        for _ in tf.range(steps):
-            variables = [*(weight.value for weight in self.state.model.trainable_variables), self._losses_of_places]
-            with tf.control_dependencies([variable.read_value() for variable in variables]):
-                images, labels = tf.numpy_function(self._next_batch, [], (self.data.setup.table.dtype, tf.int64))
-            shape = (self.data.batch_size, *self.data.setup.dataset.image_shape)
-            self._step(tf.ensure_shape(images, shape), tf.ensure_shape(labels, (self.data.batch_size,)))
+    def _updates(self, images: tf.Tensor, labels: tf.Tensor) -> None:
+        """Make the updates of a stack one after the other, in a graph: a call for each would cost more than some do."""
 
-    @tf.autograph.experimental.do_not_convert
+        def update(number: tf.Tensor) -> tf.Tensor:
+            self._step(images[number], labels[number])
+            return number + 1
+
+        count = tf.shape(labels)[0]
+        tf.while_loop(lambda number: number < count, update, [tf.constant(0)], parallel_iterations=1)
+
     def _step(self, images: tf.Tensor, labels: tf.Tensor) -> None:
         outputs, losses = self._update(images, labels)
         self._add(outputs, losses, labels)
@@ -293,15 +294,3 @@ class Trainer:
 def _dense(gradients: Sequence[Any]) -> list[tf.Tensor]:
     """Return gradients that can be added up, of embeddings too."""
     return [tf.convert_to_tensor(gradient) for gradient in gradients]
-
-
-def _next_batch_of(trainer: Trainer) -> Callable[[], Batch]:
-    """Return what a graph calls for its next batch. It does not keep the trainer: TensorFlow keeps it forever."""
-    reference = weakref.ref(trainer)
-
-    def next_batch() -> Batch:
-        trainer = reference()
-        assert trainer, "its graph lives no longer"
-        return next(trainer._asked)
-
-    return next_batch

@@ -4,7 +4,6 @@ They compute what those of `loop.py` compute.
 """
 
 from collections.abc import Callable
-from itertools import islice
 from typing import Any
 
 import tensorflow as tf
@@ -22,6 +21,7 @@ class ProfiledTrainer(Trainer):
     """Has a plain optimizer and averages the gradients itself, all at once, after the last of them."""
 
     profiler: Profiler
+    most_updates = 1  # a step waits for its own batch alone
 
     def __init__(self, state: TrainingState, data: ShardedData, *, phases: Phases) -> None:
         by_layer = state.config.record.profile_layers
@@ -43,9 +43,9 @@ class ProfiledTrainer(Trainer):
         with self.profiler.undone():
             super().rehearse(epoch)
 
-    def _train(self, batches: Batches, steps: int, *, advance: Callable[[int], object]) -> None:
-        for images, labels in self.profiler.steps(islice(batches, steps)):
-            self._timed_step(tf.constant(images), tf.constant(labels))
+    def _train(self, stacks: Batches, *, advance: Callable[[int], object]) -> None:
+        for images, labels in self.profiler.steps(stacks):
+            self._timed_step(tf.constant(images[0]), tf.constant(labels[0]))
             advance(1)
 
     def _timed_step(self, images: tf.Tensor, labels: tf.Tensor) -> None:

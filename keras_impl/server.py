@@ -108,20 +108,11 @@ class Server:
 class DrawingTrainer(DrawnWork, Trainer):
     """Trains on the batches that this rank draws, where workers do not wait for each other."""
 
-    def _compile(self) -> None:
-        super()._compile()
-        self._train_step = tf.function(self._step, autograph=False)
-
-    def _next_batches(self, steps: int) -> Batches:
+    def _next_stacks(self, steps: int) -> Batches:
         items = self.data.setup.drawn_items(self._draw, self.epoch, first_step=self._steps_done, steps=steps)
-        for batch in timed(self.data.drawn(self.epoch, items), self._waiting):
-            yield batch
+        for stack in timed(self.data.drawn(self.epoch, items), self._waiting):
+            yield stack
             self._drawn += 1
-
-    def _train(self, batches: Batches, steps: int, *, advance: Callable[[int], object]) -> None:
-        for images, labels in batches:
-            self._train_step(tf.constant(images), tf.constant(labels))
-            advance(1)
 
 
 def _relaid(optimizer: Weights, layouts: dict[str, Any]) -> Weights:

@@ -3,11 +3,10 @@
 from collections.abc import Iterable, Iterator
 from typing import Literal
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from common.data.batches import prefetch
+from common.data.batches import Batch, prefetch
 from common.distributed.communicator import Communicator
 from common.strategies.rank_batches import RankBatches
 from common.training.run_setup import RunSetup
@@ -32,19 +31,23 @@ class ShardedData(RankBatches):
             epoch: its number, from 1; it decides on the order of the samples.
             first_step: the batches of the steps before it are skipped.
         """
-        tensors = map(self._tensors, self.training_arrays(epoch, first_step=first_step))
+        tensors = self._of_stacks(self.training_arrays(epoch, first_step=first_step))
         # On a CPU all cores compute already: a thread that makes batches ahead would only compete for them.
         return self._on_device(prefetch(tensors) if self.device.type == "cuda" else tensors)
 
     def drawn(self, epoch: int, items: Iterable[int]) -> Batches:
         """Yield the batches of items that this rank draws of an epoch, as `training` does, each when it is needed."""
-        return self._on_device(map(self._tensors, self.training_arrays(epoch, items=items)))
+        return self._on_device(self._of_stacks(self.drawn_arrays(epoch, items)))
 
     def evaluation(self, part: Literal["validation", "test"]) -> Batches:
         """Yield this rank's batches of an evaluation, each sample once over all ranks, or on each if replicated."""
         return self._on_device(map(self._tensors, self.evaluation_arrays(part)))
 
-    def _tensors(self, batch: tuple[np.ndarray, np.ndarray]) -> tuple[Tensor, Tensor]:
+    def _of_stacks(self, stacks: Iterator[Batch]) -> Batches:
+        for images, labels in stacks:
+            yield from map(self._tensors, zip(images, labels, strict=True))
+
+    def _tensors(self, batch: Batch) -> tuple[Tensor, Tensor]:
         images, labels = batch
         # The channels are last in memory, which PyTorch calls channels_last: then no copy is made. `contiguous()` would
         # not do: it leaves images of one channel as they are, and with them all that follows. The layout comes first:

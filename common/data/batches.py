@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from common.data.dataset import Split
-from common.data.sharding import epoch_order, evaluation_range, rank_slice, steps_per_epoch
+from common.data.sharding import evaluation_range, rank_slice
 from common.watchdog.board import doing
 
 Item = TypeVar("Item")
@@ -107,44 +107,47 @@ def gather(split: Split, samples: np.ndarray, table: np.ndarray) -> Batch:
     return normalize(pixels, table), labels
 
 
-def training_batches(
+def training_stacks(
     split: Split,
-    sample_indices: np.ndarray,
+    order: np.ndarray,
     *,
-    seed: int,
-    epoch: int,
-    rank: int,
     batch_sizes: Sequence[int],
     table: np.ndarray,
-    steps: int | None = None,
-    first_step: int = 0,
-    items: Iterable[int] | None = None,
+    stacks: Iterable[Sequence[int]],
 ) -> Iterator[Batch]:
-    """Yield one rank's batches of one epoch, in the order of `common.data.sharding`.
+    """Yield one rank's batches of one epoch, several at a time, in the order of `common.data.sharding`.
 
     Args:
-        sample_indices: (samples,) the samples to train on.
-        epoch: any integer >= 0; each has its own order.
+        order: (samples,) the rows of the split in the order of the epoch.
         batch_sizes: samples of each rank in a step.
-        steps: maximum number of steps in the epoch; None for all full global batches.
-        first_step: number of steps already done in this epoch; their batches are skipped.
-        items: what a rank has drawn of the epoch, instead of its part of every step: item i is what rank i % ranks
-            would take in step i // ranks.
+        stacks: the items of each stack, which are of one size; item i is what rank i % ranks takes in step i // ranks.
 
     Yields:
-        Images (batch, height, width, channels) of the table's dtype, C-contiguous; labels (batch,) int64. A batch has
-        `batch_sizes[rank]` samples.
+        Images (items, batch, height, width, channels) of the table's dtype, C-contiguous; labels (items, batch) int64.
     """
-    last_step = steps_per_epoch(len(sample_indices), batch_sizes=batch_sizes)
-    if steps is not None:
-        last_step = min(last_step, steps)
-    order = sample_indices[epoch_order(len(sample_indices), seed=seed, epoch=epoch)]
     ranks = len(batch_sizes)
-    for item in range(first_step * ranks + rank, last_step * ranks, ranks) if items is None else items:
-        part = rank_slice(item // ranks, rank=item % ranks, batch_sizes=batch_sizes)
+    for items in stacks:
+        parts = [rank_slice(item // ranks, rank=item % ranks, batch_sizes=batch_sizes) for item in items]
         with doing("loading data"):
-            batch = gather(split, order[part], table)
-        yield batch
+            images, labels = gather(split, np.concatenate([order[part] for part in parts]), table)
+        yield images.reshape(len(items), -1, *images.shape[1:]), labels.reshape(len(items), -1)
+
+
+class Stacks:
+    """Stacks of batches, cut where the updates end that are asked for."""
+
+    def __init__(self, stacks: Iterator[Batch]) -> None:
+        self._stacks = stacks
+        self._rest: Batch | None = None
+
+    def take(self, updates: int) -> Iterator[Batch]:
+        """Yield the next stacks, which have so many batches together."""
+        while updates:
+            images, labels = self._rest or next(self._stacks)
+            count = min(updates, len(labels))
+            self._rest = (images[count:], labels[count:]) if count < len(labels) else None
+            updates -= count
+            yield images[:count], labels[:count]
 
 
 def evaluation_batches(

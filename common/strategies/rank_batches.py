@@ -1,11 +1,17 @@
 """The batches of one rank, of training and evaluation, which each framework's `ShardedData` hands to its trainer."""
 
-from collections.abc import Iterable, Iterator
+import math
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal
 
-from common.data.batches import Batch, evaluation_batches, training_batches
+from common.data.batches import Batch, evaluation_batches, training_stacks
+from common.data.sharding import epoch_order
 from common.distributed.communicator import Communicator
 from common.training.run_setup import RunSetup
+
+# What is gathered at once, for a framework that makes several updates in one call.
+MOST_UPDATES = 16
+MOST_BYTES = 16 * 10**6
 
 
 class RankBatches:
@@ -20,27 +26,30 @@ class RankBatches:
         self.comm = comm
         self.batch_size = setup.batch_sizes[comm.data_rank]
 
-    def training_arrays(
-        self, epoch: int, *, first_step: int = 0, items: Iterable[int] | None = None
-    ) -> Iterator[Batch]:
-        """Yield this rank's batches of an epoch, in the form of `common.data.batches.training_batches`.
+    def training_arrays(self, epoch: int, *, first_step: int = 0, most: int = MOST_UPDATES) -> Iterator[Batch]:
+        """Yield this rank's batches of an epoch, in stacks as `common.data.batches.training_stacks` makes them.
 
         Args:
             epoch: its number, from 1; it decides on the order of the samples.
             first_step: the batches of the steps before it are skipped.
-            items: what this rank has drawn of the epoch, instead of its part of every step.
+            most: batches in a stack, if they are not large.
         """
-        return training_batches(
-            self.setup.dataset.train,
-            self.setup.training_indices,
-            seed=self.setup.config.training.seed,
-            epoch=epoch,
-            rank=self.comm.data_rank,
-            batch_sizes=self.setup.batch_sizes,
-            table=self.setup.table,
-            steps=self.setup.steps_of_epoch(epoch),
-            first_step=first_step,
-            items=items,
+        ranks, first, end = len(self.setup.batch_sizes), first_step, self.setup.steps_of_epoch(epoch)
+        bytes_of_batch = self.batch_size * math.prod(self.setup.dataset.image_shape) * self.setup.table.itemsize
+        updates = max(1, min(most, MOST_BYTES // bytes_of_batch))
+        items = range(first * ranks + self.comm.data_rank, end * ranks, ranks)
+        return self._stacks(epoch, (items[start : start + updates] for start in range(0, len(items), updates)))
+
+    def drawn_arrays(self, epoch: int, items: Iterable[int]) -> Iterator[Batch]:
+        """Yield the batches of items that this rank draws of an epoch, each in a stack of its own when it is needed."""
+        return self._stacks(epoch, ([item] for item in items))
+
+    def _stacks(self, epoch: int, stacks: Iterable[Sequence[int]]) -> Iterator[Batch]:
+        setup = self.setup
+        indices, seed = setup.training_indices, setup.config.training.seed
+        order = indices[epoch_order(len(indices), seed=seed, epoch=epoch)]
+        return training_stacks(
+            setup.dataset.train, order, batch_sizes=setup.batch_sizes, table=setup.table, stacks=stacks
         )
 
     def evaluation_arrays(self, part: Literal["validation", "test"]) -> Iterator[Batch]:

@@ -4,11 +4,18 @@ import threading
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from waiting import wait_until
 
-from common.data.batches import evaluation_batches, normalization_table, normalize, prefetch, training_batches
+from common.data.batches import (
+    Stacks,
+    evaluation_batches,
+    normalization_table,
+    normalize,
+    prefetch,
+    training_stacks,
+)
 from common.data.dataset import Dataset, Split
 from common.data.sharding import epoch_order
 
@@ -54,41 +61,47 @@ def test_a_constant_channel_becomes_0():
     assert np.isfinite(table).all() and table[102, 0] == pytest.approx(0)  # 102 / 255 = 0.4
 
 
-def batches_of(rank, split, indices, *, batch_sizes, **options):
-    """Return the labels of each batch of a rank, whose images must be theirs."""
+def labels_of(stacks, *, batch_size):
+    """Return the labels of each batch of some stacks, whose images must be theirs."""
     labels = []
-    for images, numbers in training_batches(
-        split, indices, rank=rank, batch_sizes=batch_sizes, table=IDENTITY_TABLE, **options
-    ):
-        assert images.shape == (batch_sizes[rank], 3, 2, 1) and images.dtype == np.float32
-        assert numbers.dtype == np.int64 and (images == (numbers % 256)[:, None, None, None]).all()
-        labels.append(numbers.tolist())
+    for images, numbers in stacks:
+        assert images.shape == (len(numbers), batch_size, 3, 2, 1) and images.dtype == np.float32
+        assert numbers.dtype == np.int64 and (images == (numbers % 256)[..., None, None, None]).all()
+        labels += numbers.tolist()
     return labels
 
 
 @settings(deadline=None, max_examples=40)
 @given(
-    samples=st.integers(1, 300),
+    steps=st.integers(0, 9),
     batch_sizes=st.lists(st.integers(1, 9), min_size=1, max_size=16),
     seed=st.integers(0, 2**32),
-    epoch=st.integers(0, 99),
-    most_steps=st.none() | st.integers(1, 20),
+    updates=st.integers(1, 10),
 )
-@example(samples=255, batch_sizes=[64] * 4, seed=0, epoch=1, most_steps=None)  # too few for a step
-def test_the_ranks_together_train_on_the_epoch_order(samples, batch_sizes, seed, epoch, most_steps):
-    split = numbered_split(3 * samples)
-    indices = np.arange(0, 3 * samples, 3)  # the others are for validation
-    ranks = [
-        batches_of(rank, split, indices, seed=seed, epoch=epoch, batch_sizes=batch_sizes, steps=most_steps)
-        for rank in range(len(batch_sizes))
-    ]
-    steps = min(samples // sum(batch_sizes), most_steps or samples)
-    assert all(len(batches) == steps for batches in ranks)
+def test_the_ranks_together_train_on_the_order(steps, batch_sizes, seed, updates):
+    ranks, samples = len(batch_sizes), steps * sum(batch_sizes) + 1
+    split = numbered_split(samples)
+    order = epoch_order(samples, seed=seed, epoch=1)
+    labels = []
+    for rank, size in enumerate(batch_sizes):
+        items = range(rank, steps * ranks, ranks)
+        stacks = [items[start : start + updates] for start in range(0, steps, updates)]
+        made = training_stacks(split, order, batch_sizes=batch_sizes, table=IDENTITY_TABLE, stacks=stacks)
+        labels.append(labels_of(made, batch_size=size))
     # Step by step and rank by rank they use the order from its start, without gap or repetition.
-    order = epoch_order(samples, seed=seed, epoch=epoch)
-    np.testing.assert_array_equal(np.sort(order), np.arange(samples))
-    used = [label for step in range(steps) for batches in ranks for label in batches[step]]
-    assert used == indices[order][: steps * sum(batch_sizes)].tolist()
+    used = [label for step in range(steps) for of_rank in labels for label in of_rank[step]]
+    assert used == order[: steps * sum(batch_sizes)].tolist()
+
+
+@pytest.mark.parametrize("counts", [[7], [1, 1, 5], [3, 4], [2, 0, 5], [6]])
+def test_stacks_are_cut_where_the_updates_end_that_are_asked_for(counts):
+    stacks = [(np.arange(first, last), -np.arange(first, last)) for first, last in ((0, 3), (3, 6), (6, 7))]
+    reader, number = Stacks(iter(stacks)), 0
+    for count in counts:
+        pieces = list(reader.take(count))
+        assert np.concatenate([[], *(images for images, _ in pieces)]).tolist() == [*range(number, number + count)]
+        assert all((images == -labels).all() and len(labels) for images, labels in pieces)
+        number += count
 
 
 @given(samples=st.integers(0, 300), batch_sizes=st.lists(st.integers(1, 9), min_size=1, max_size=64))
