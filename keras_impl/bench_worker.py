@@ -30,8 +30,8 @@ from common.config import DeviceConfig
 from common.distributed.communicator import Communicator
 from common.distributed.mpi import join_mpi
 from common.measurement.timing import Phases
+from common.task.task import Task
 from common.training.entry_point import exit_rank
-from common.training.run_setup import RunSetup
 from keras_impl import distributed
 from keras_impl.data import ShardedData
 from keras_impl.exchange_meter import ExchangeMeter
@@ -52,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def build_contestant(name: str, setup: RunSetup, comm: Communicator, times: ExchangeTimes, *, device: str) -> Train:
+def build_contestant(name: str, setup: Task, comm: Communicator, times: ExchangeTimes, *, device: str) -> Train:
     """Return what trains an epoch of so many steps on this rank."""
     setup, rates = setup_of(name, setup), constant_rates(setup)
     model = build_model(setup.spec, setup.config.model)

@@ -11,7 +11,7 @@ from common.data.batches import Batch, prefetch
 from common.distributed.communicator import Communicator
 from common.run_folder.records import NotRecorded
 from common.strategies.rank_batches import MOST_UPDATES, RankBatches
-from common.training.run_setup import RunSetup
+from common.task.task import Task
 
 NOT_PINNED = NotRecorded("not applicable: TensorFlow copies batches to the GPU in its own way")
 
@@ -25,7 +25,7 @@ class ShardedData(RankBatches):
         device: of this rank; TensorFlow moves the batches there itself.
     """
 
-    def __init__(self, setup: RunSetup, *, comm: Communicator, device: str) -> None:
+    def __init__(self, setup: Task, *, comm: Communicator, device: str) -> None:
         super().__init__(setup, comm=comm)
         self.device = device
 

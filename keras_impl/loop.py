@@ -51,13 +51,13 @@ class Trainer:
         self.epoch, self._steps_done = 0, 0
         self.rehearsals: Callable[[], Iterable[None]] = lambda: [None]
         self._iterations_before = int(state.optimizer.iterations.numpy())
-        self._loss_weight = data.setup.loss_weight(data.comm.data_rank)
+        self._loss_factor = data.share.loss_factor
         self._slowdown = slowdown_of(data.setup, rank=data.comm.rank)
         # One sum per place in the batch, as all batches have one size: the sum within the batch is taken once, at the
         # end of the epoch.
-        self._losses_of_places = tf.Variable(tf.zeros(data.batch_size, tf.float64), trainable=False)
-        self._correct_of_places = tf.Variable(tf.zeros(data.batch_size, tf.int64), trainable=False)
-        self._batch_shape = (data.batch_size, *data.setup.dataset.image_shape)
+        self._losses_of_places = tf.Variable(tf.zeros(data.samples, tf.float64), trainable=False)
+        self._correct_of_places = tf.Variable(tf.zeros(data.samples, tf.int64), trainable=False)
+        self._batch_shape = (data.samples, *data.setup.dataset.image_shape)
         images = tf.TensorSpec((None, *data.setup.dataset.image_shape), data.setup.table.dtype)
         labels = tf.TensorSpec((None,), tf.int64)
         self._evaluate_batch = tf.function(self._sums_of_batch, input_signature=(images, labels), autograph=False)
@@ -65,7 +65,7 @@ class Trainer:
 
     def _compile(self) -> None:
         images = tf.TensorSpec((None, *self._batch_shape), self.data.setup.table.dtype)
-        labels = tf.TensorSpec((None, self.data.batch_size), tf.int64)
+        labels = tf.TensorSpec((None, self.data.samples), tf.int64)
         self._train_stack = tf.function(self._updates, input_signature=(images, labels), autograph=False)
         self._gradients = compiled(self._pass) if self.state.config.model.compile else self._pass
 
@@ -145,7 +145,7 @@ class Trainer:
 
         On a CPU waiting for data includes making the batches, as no thread makes them ahead.
         """
-        samples = self.batches_done * self.data.batch_size
+        samples = self.batches_done * self.data.samples
         loss, correct = self._losses_of_places.numpy().sum(), self._correct_of_places.numpy().sum()
         sums = Sums(float(loss), float(correct), samples)
         return Measured(sums=sums, seconds=self._seconds, data_wait_seconds=self._waiting.seconds)
@@ -213,7 +213,7 @@ class Trainer:
 
     def _passes(self, images: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, list[tf.Tensor]]:
         """Return outputs, losses and gradients; in several passes, one after the other, which need less memory."""
-        passes = self.data.setup.passes
+        passes = self.data.share.passes
         if passes == 1:
             return self._gradients(images, labels)
         parts = [tf.reshape(tensor, (passes, -1, *tensor.shape[1:])) for tensor in (images, labels)]
@@ -245,9 +245,9 @@ class Trainer:
         return loss_per_sample(outputs, labels, config=config.optimizer, model_config=config.model)
 
     def _loss(self, losses: tf.Tensor) -> tf.Tensor:
-        """Return the mean loss, weighted where ranks have batches of other sizes, or an update has several passes."""
+        """Return the loss of a pass: the mean times the share's factor."""
         mean = tf.reduce_mean(losses)
-        return mean if self._loss_weight == 1 else mean * self._loss_weight
+        return mean if self._loss_factor == 1 else mean * self._loss_factor
 
     def _add(self, outputs: tf.Tensor, losses: tf.Tensor, labels: tf.Tensor) -> None:
         self._losses_of_places.assign_add(tf.cast(losses, tf.float64))

@@ -19,7 +19,7 @@ from common.run_folder.checkpoints import PartialEpoch
 from common.run_folder.sharing import SharingRecord
 from common.run_folder.values import NotRecorded
 from common.strategies.sharing import native_record
-from common.training.run_setup import RunSetup
+from common.task.task import Task
 from keras_impl import distributed
 from keras_impl.batch_norm import BatchNormalization
 from keras_impl.exchange import GroupExchange
@@ -75,7 +75,7 @@ class Native:
     exchange: GroupExchange | None = None
     trainer_class: Callable[..., Trainer] = NativeTrainer
 
-    def __init__(self, setup: RunSetup, *, comm: Communicator) -> None:
+    def __init__(self, setup: Task, *, comm: Communicator) -> None:
         self.setup = setup
         self.comm = comm
         if not _OF_PROCESS:

@@ -20,8 +20,8 @@ from common.measurement.timing import Phases
 from common.model.specs import ModelSpec
 from common.model.weights import Weights
 from common.run_folder.checkpoints import PartialEpoch
+from common.task.task import Task
 from common.training.entry_point import exit_rank
-from common.training.run_setup import RunSetup
 from keras_impl import distributed
 from keras_impl.data import ShardedData
 from keras_impl.loop import Trainer
@@ -43,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 class Twin:
     """Keras' training, update by update."""
 
-    def __init__(self, setup: RunSetup, learning_rates: np.ndarray, comm: Communicator) -> None:
+    def __init__(self, setup: Task, learning_rates: np.ndarray, comm: Communicator) -> None:
         self.strategy = build_strategy(setup, comm=comm, step=0)
         self._own = PartialEpoch()  # what this rank alone starts the next update with
         _forget_last_model(setup.config.model.dtype)

@@ -17,7 +17,7 @@ from common.run_folder.checkpoints import PartialEpoch
 from common.run_folder.sharing import SharingRecord
 from common.strategies.drawn_work import DrawnWork
 from common.strategies.served_run import ServedRun
-from common.training.run_setup import RunSetup
+from common.task.task import Task
 from keras_impl import distributed
 from keras_impl.data import Batches
 from keras_impl.exchange import GroupExchange
@@ -35,7 +35,7 @@ class Server:
 
     exchange: GroupExchange | None = None
 
-    def __init__(self, setup: RunSetup, *, comm: Communicator, step: int, folder: Path | None) -> None:
+    def __init__(self, setup: Task, *, comm: Communicator, step: int, folder: Path | None) -> None:
         self.setup = setup
         self.comm = comm
         self._rehearses = False
@@ -76,7 +76,7 @@ class Server:
 
     def end_epoch(self, state: TrainingState, epoch: int) -> PartialEpoch:
         """Average BatchNorm's statistics, the only weights that are each worker's own."""
-        distributed.average_batch_norm(state, comm=self.comm, weight=self.setup.weight_of(self.comm.rank))
+        distributed.average_batch_norm(state, comm=self.comm, weight=self.setup.shares[self.comm.rank].weight)
         return PartialEpoch()
 
     def sharing(self) -> SharingRecord | None:

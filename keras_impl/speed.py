@@ -2,7 +2,7 @@
 
 from common.distributed.communicator import Communicator
 from common.measurement.timing import Phases
-from common.training.run_setup import RunSetup
+from common.task.task import Task
 from keras_impl.data import ShardedData
 from keras_impl.distributed import wrap_optimizer
 from keras_impl.loop import Trainer
@@ -11,7 +11,7 @@ from keras_impl.optimizers import build_optimizer
 from keras_impl.state import TrainingState
 
 
-def trial_trainer(setup: RunSetup, *, comm: Communicator, device: str, exchanges: bool) -> Trainer:
+def trial_trainer(setup: Task, *, comm: Communicator, device: str, exchanges: bool) -> Trainer:
     """Return a trainer of a copy of the model.
 
     Args:

@@ -13,8 +13,8 @@ from common.distributed.communicator import Communicator
 from common.run_folder.checkpoints import PartialEpoch
 from common.run_folder.sharing import SharingRecord
 from common.strategies.sharing import ring_record
+from common.task.task import Task
 from common.training.checkpointer import own_state
-from common.training.run_setup import RunSetup
 from keras_impl import distributed
 from keras_impl.exchange import GroupExchange
 from keras_impl.exchange_meter import ExchangeMeter
@@ -58,7 +58,7 @@ class Strategy(Protocol):
         """Return what this rank exchanged in its updates; None: nothing that can be told."""
 
 
-def build_strategy(setup: RunSetup, *, comm: Communicator, step: int, folder: Path | None = None) -> Strategy:
+def build_strategy(setup: Task, *, comm: Communicator, step: int, folder: Path | None = None) -> Strategy:
     """Return the strategy that the settings name.
 
     Args:
@@ -80,7 +80,7 @@ def build_strategy(setup: RunSetup, *, comm: Communicator, step: int, folder: Pa
 class AllReduce(Strategy):
     """Gradients are averaged before every update, so that all ranks hold the same weights at all times."""
 
-    def __init__(self, setup: RunSetup, *, comm: Communicator) -> None:
+    def __init__(self, setup: Task, *, comm: Communicator) -> None:
         self.setup = setup
         self.comm = comm
         self.meter = ExchangeMeter(times=setup.measured_config.device.gradient_groups == "one")  # else they overlap
@@ -103,7 +103,7 @@ class AllReduce(Strategy):
 
     def end_epoch(self, state: TrainingState, epoch: int) -> PartialEpoch:
         """Average BatchNorm's statistics, the only weights that are each rank's own."""
-        distributed.average_batch_norm(state, comm=self.comm, weight=self.setup.weight_of(self.comm.rank))
+        distributed.average_batch_norm(state, comm=self.comm, weight=self.setup.shares[self.comm.rank].weight)
         return PartialEpoch()
 
     def sharing(self) -> SharingRecord | None:
@@ -138,11 +138,11 @@ class Adasum(AllReduce):
 class Averaging(Strategy):
     """Each rank updates its own weights, which are averaged at the end of every interval."""
 
-    def __init__(self, setup: RunSetup, *, comm: Communicator) -> None:
+    def __init__(self, setup: Task, *, comm: Communicator) -> None:
         self.setup = setup
         self.comm = comm
         self.meter = ExchangeMeter()
-        self._weight = setup.weight_of(comm.rank)
+        self._weight = setup.shares[comm.rank].weight
 
     def wrap_optimizer(
         self, optimizer: keras.optimizers.Optimizer, *, model: keras.Model

@@ -50,7 +50,7 @@ def train(config: Config, comm: Communicator, session: Session) -> None:
     device, threads = distributed.pin_device(config.device, comm, onednn=config.model.onednn)
 
     setup = prepare_on_all_ranks(
-        config, comm=comm, device=device, build=trial_trainer, first_size=session.first_size(config)
+        config, comm=comm, device=device, build=trial_trainer, first_copies=session.first_copies(config)
     )
     gpu = distributed.gpu_model(device)
     checkpoint = session.start(

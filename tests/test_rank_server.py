@@ -72,7 +72,7 @@ def test_jobs_in_any_order_give_the_bits_of_fresh_processes(framework, broker, t
 
 
 LEAK = """
-from common.training import schedule
+from common.task import schedule
 
 def leave():
     schedule.scale_factor = lambda name, *, size: 3.0

@@ -31,8 +31,8 @@ from common.config import DeviceConfig
 from common.distributed.communicator import Communicator
 from common.distributed.mpi import join_mpi
 from common.measurement.timing import Phases
+from common.task.task import Task
 from common.training.entry_point import exit_rank
-from common.training.run_setup import RunSetup
 from torch_impl import distributed, native
 from torch_impl.data import Batches, ShardedData
 from torch_impl.loop import Trainer
@@ -55,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def build_contestant(
-    name: str, setup: RunSetup, comm: Communicator, times: ExchangeTimes, *, device: torch.device
+    name: str, setup: Task, comm: Communicator, times: ExchangeTimes, *, device: torch.device
 ) -> Train:
     """Return what trains an epoch of so many steps on this rank."""
     setup, rates = setup_of(name, setup), constant_rates(setup)

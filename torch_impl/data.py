@@ -8,8 +8,8 @@ from torch import Tensor
 
 from common.data.batches import Batch, prefetch
 from common.distributed.communicator import Communicator
-from common.strategies.rank_batches import RankBatches
-from common.training.run_setup import RunSetup
+from common.strategies.rank_batches import MOST_UPDATES, RankBatches
+from common.task.task import Task
 
 Batches = Iterator[tuple[Tensor, Tensor]]
 
@@ -17,21 +17,22 @@ Batches = Iterator[tuple[Tensor, Tensor]]
 class ShardedData(RankBatches):
     """This rank's part of the samples."""
 
-    def __init__(self, setup: RunSetup, *, comm: Communicator, device: torch.device) -> None:
+    def __init__(self, setup: Task, *, comm: Communicator, device: torch.device) -> None:
         super().__init__(setup, comm=comm)
         self.device = device
         config = setup.config.device
         self._layout = torch.channels_last if config.channels_last else torch.contiguous_format
         self._pins = config.pinned_memory and device.type == "cuda"
 
-    def training(self, epoch: int, *, first_step: int = 0) -> Batches:
+    def training(self, epoch: int, *, first_step: int = 0, most: int = MOST_UPDATES) -> Batches:
         """Yield this rank's batches of an epoch: images (batch, channels, height, width), labels (batch,) int64.
 
         Args:
             epoch: its number, from 1; it decides on the order of the samples.
             first_step: the batches of the steps before it are skipped.
+            most: batches that are gathered at once.
         """
-        tensors = self._of_stacks(self.training_arrays(epoch, first_step=first_step))
+        tensors = self._of_stacks(self.training_arrays(epoch, first_step=first_step, most=most))
         # On a CPU all cores compute already: a thread that makes batches ahead would only compete for them.
         return self._on_device(prefetch(tensors) if self.device.type == "cuda" else tensors)
 

@@ -48,7 +48,7 @@ class Trainer:
         self.phases = phases
         self.epoch, self._steps_done, self._steps_of_segment = 0, 0, 0
         self.rehearsals: Callable[[], Iterable[None]] = lambda: [None]
-        self._loss_weight = data.setup.loss_weight(data.comm.data_rank)
+        self._loss_factor = data.share.loss_factor
         self._gradient: Tensor | None = None
         self._slowdown = planted_slowdown(data, state.model)
         self._precision = _precision(state.config.device.mixed_precision, device=data.device)
@@ -127,7 +127,7 @@ class Trainer:
 
         On a CPU waiting for data includes making the batches, as no thread makes them ahead.
         """
-        samples = self.batches_done * self.data.batch_size
+        samples = self.batches_done * self.data.samples
         sums = Sums(float(self._losses_of_places.sum()), float(self._correct_of_places.sum()), samples)
         return Measured(sums=sums, seconds=self._seconds, data_wait_seconds=self._waiting.seconds)
 
@@ -181,7 +181,7 @@ class Trainer:
         """Compile both passes; not by `backward`, after which Horovod exchanges the gradients."""
         self._train_mode(epoch)
         images, labels = next(self.data.training(epoch))
-        passes = self.data.setup.passes
+        passes = self.data.share.passes
         assert self._compiled
         _, losses = self._compiled(images.chunk(passes)[0], labels.chunk(passes)[0])
         torch.autograd.grad(losses, list(self.state.model.parameters()), self._loss_gradient(losses))
@@ -189,7 +189,7 @@ class Trainer:
     def _reset_sums(self) -> None:
         # Sums stay on the device: reading them at every step would make it wait for each. One sum per place in the
         # batch, as all batches have one size: the sum within the batch is taken once, at the end of the epoch.
-        places, device = self.data.batch_size, self.data.device
+        places, device = self.data.samples, self.data.device
         self._losses_of_places = torch.zeros(places, dtype=torch.float64, device=device)
         self._correct_of_places = torch.zeros(places, dtype=torch.int64, device=device)
 
@@ -211,7 +211,7 @@ class Trainer:
 
     def _passes(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Add up the gradients of the passes of an update; return outputs and losses of its images."""
-        passes = self.data.setup.passes
+        passes = self.data.share.passes
         if passes == 1:
             return self._pass(images, labels)
         parts = [self._pass(*part) for part in zip(images.chunk(passes), labels.chunk(passes), strict=True)]
@@ -224,15 +224,14 @@ class Trainer:
         losses.backward(self.state.scaler.scale(self._loss_gradient(losses)))
         return outputs.detach(), losses.detach()
 
-    def _loss_gradient(self, losses: Tensor, *, parts: int = 1) -> Tensor:
+    def _loss_gradient(self, losses: Tensor) -> Tensor:
         """Return the gradient of a pass's loss with respect to its per-sample losses, the same in every step.
 
-        The loss itself, which is not computed, is the mean of the losses: weighted where ranks have batches of other
-        sizes or an update has several passes, and divided by the parts of a batch that are computed one by one.
+        The loss itself, which is not computed, is the mean of the losses times the share's factor.
         """
         if self._gradient is None or self._gradient.shape != losses.shape:
             # In the order in which autograd would compute it, for the same weights to the last bit.
-            self._gradient = torch.ones_like(losses) / parts * self._loss_weight / len(losses)
+            self._gradient = torch.ones_like(losses) * self._loss_factor / len(losses)
         return self._gradient
 
     def _scaled_update(self) -> None:

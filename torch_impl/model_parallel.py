@@ -14,7 +14,7 @@ from common.pipeline.schedule import Operation, operations
 from common.run_folder.checkpoints import PartialEpoch
 from common.run_folder.sharing import SharingRecord
 from common.strategies.sharing import pipeline_record, split_record
-from common.training.run_setup import RunSetup
+from common.task.task import Task
 from torch_impl import distributed
 from torch_impl.exchange import GroupExchange
 from torch_impl.loop import Trainer
@@ -27,7 +27,7 @@ class ModelParallel:
     exchange: GroupExchange | None = None
     trainer_class: Callable[..., Trainer] = Trainer
 
-    def __init__(self, setup: RunSetup, *, comm: Communicator) -> None:
+    def __init__(self, setup: Task, *, comm: Communicator) -> None:
         self.setup = setup
         self.comm = comm
         self.meter = ExchangeMeter()
@@ -70,7 +70,7 @@ class ModelParallel:
 class Layers(ModelParallel):
     """Each rank holds consecutive layers: microbatches go through the ranks, and their gradients back."""
 
-    def __init__(self, setup: RunSetup, *, comm: Communicator) -> None:
+    def __init__(self, setup: Task, *, comm: Communicator) -> None:
         super().__init__(setup, comm=comm)
         self._links = Links(comm, dtype=setup.config.model.dtype)
         self.trainer_class = partial(StageTrainer, links=self._links)
@@ -88,7 +88,7 @@ class Layers(ModelParallel):
 class Split(ModelParallel):
     """Each rank holds a piece of every layer, and computes all batches of its copy of the model."""
 
-    def __init__(self, setup: RunSetup, *, comm: Communicator) -> None:
+    def __init__(self, setup: Task, *, comm: Communicator) -> None:
         super().__init__(setup, comm=comm)
         self.exchange = GroupExchange(comm, config=setup.config, meter=self.meter)
 
@@ -144,7 +144,7 @@ class StageTrainer(Trainer):
 
     def _backward_pass(self, operation: Operation, inputs: Tensor, outputs: Tensor) -> None:
         if self._links.is_last:
-            gradient = self._loss_gradient(outputs, parts=self.state.config.parts.microbatches)
+            gradient = self._loss_gradient(outputs)
         else:
             gradient = torch.from_numpy(self._links.receive_gradient(outputs.shape)).to(outputs.device)
         torch.autograd.backward(outputs, gradient)

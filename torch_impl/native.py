@@ -19,7 +19,7 @@ from common.distributed.rendezvous import interface_of, own_address
 from common.run_folder.checkpoints import PartialEpoch
 from common.run_folder.sharing import SharingRecord
 from common.strategies.sharing import native_record
-from common.training.run_setup import RunSetup
+from common.task.task import Task
 from torch_impl import distributed
 from torch_impl.exchange import GroupExchange
 from torch_impl.loop import Trainer
@@ -32,7 +32,7 @@ class Native:
     exchange: GroupExchange | None = None
     trainer_class: Callable[..., Trainer] = Trainer
 
-    def __init__(self, setup: RunSetup, *, comm: Communicator) -> None:
+    def __init__(self, setup: Task, *, comm: Communicator) -> None:
         self.setup = setup
         self.comm = comm
         self.meter = ExchangeMeter()

@@ -4,7 +4,7 @@ import torch
 
 from common.distributed.communicator import Communicator
 from common.measurement.timing import Phases
-from common.training.run_setup import RunSetup
+from common.task.task import Task
 from torch_impl.data import ShardedData
 from torch_impl.distributed import wrap_optimizer
 from torch_impl.loop import Trainer
@@ -13,7 +13,7 @@ from torch_impl.optimizers import build_optimizer
 from torch_impl.state import TrainingState
 
 
-def trial_trainer(setup: RunSetup, *, comm: Communicator, device: torch.device, exchanges: bool) -> Trainer:
+def trial_trainer(setup: Task, *, comm: Communicator, device: torch.device, exchanges: bool) -> Trainer:
     """Return a trainer of a copy of the model.
 
     Args:

@@ -21,7 +21,7 @@ class LateGradient(Slowdown):
         super().__init__(straggler, seed=seed)
         self._device = data.device
         self._missing = 0
-        self._gradients = len(list(model.parameters())) * data.setup.passes
+        self._gradients = len(list(model.parameters())) * data.share.passes
         for parameter in model.parameters():
             parameter.register_hook(self._arrived)
 

@@ -12,8 +12,8 @@ from common.distributed.exchange_meter import ExchangeMeter
 from common.run_folder.checkpoints import PartialEpoch
 from common.run_folder.sharing import SharingRecord
 from common.strategies.sharing import ring_record
+from common.task.task import Task
 from common.training.checkpointer import own_state
-from common.training.run_setup import RunSetup
 from torch_impl import distributed
 from torch_impl.exchange import GroupExchange
 from torch_impl.loop import Trainer
@@ -53,7 +53,7 @@ class Strategy(Protocol):
         """Return what this rank exchanged in its updates; None: nothing that can be told."""
 
 
-def build_strategy(setup: RunSetup, *, comm: Communicator, step: int, folder: Path | None = None) -> Strategy:
+def build_strategy(setup: Task, *, comm: Communicator, step: int, folder: Path | None = None) -> Strategy:
     """Return the strategy that the settings name.
 
     Args:
@@ -74,7 +74,7 @@ def build_strategy(setup: RunSetup, *, comm: Communicator, step: int, folder: Pa
 class AllReduce(Strategy):
     """Gradients are averaged before every update, so that all ranks hold the same weights at all times."""
 
-    def __init__(self, setup: RunSetup, *, comm: Communicator) -> None:
+    def __init__(self, setup: Task, *, comm: Communicator) -> None:
         self.setup = setup
         self.comm = comm
         self.meter = ExchangeMeter()
@@ -95,7 +95,7 @@ class AllReduce(Strategy):
 
     def end_epoch(self, state: TrainingState, epoch: int) -> PartialEpoch:
         """Average BatchNorm's statistics, the only weights that are each rank's own."""
-        distributed.average_batch_norm(state, comm=self.comm, weight=self.setup.weight_of(self.comm.rank))
+        distributed.average_batch_norm(state, comm=self.comm, weight=self.setup.shares[self.comm.rank].weight)
         return PartialEpoch()
 
     def sharing(self) -> SharingRecord | None:
@@ -132,7 +132,7 @@ class Adasum(AllReduce):
 class Averaging(Strategy):
     """Each rank updates its own weights, which are averaged at the end of every interval."""
 
-    def __init__(self, setup: RunSetup, *, comm: Communicator, step: int) -> None:
+    def __init__(self, setup: Task, *, comm: Communicator, step: int) -> None:
         self.setup = setup
         self.comm = comm
         self.meter = ExchangeMeter()
@@ -169,7 +169,7 @@ class Averaging(Strategy):
         if own.weights:
             self._average(self._weights(), name="copy")
         elif self.setup.averaging.is_warm_up(step):
-            distributed.average_batch_norm(state, comm=self.comm, weight=self.setup.weight_of(self.comm.rank))
+            distributed.average_batch_norm(state, comm=self.comm, weight=self.setup.shares[self.comm.rank].weight)
         return own
 
     def sharing(self) -> SharingRecord | None:
@@ -192,7 +192,7 @@ class Averaging(Strategy):
             self._average(averaged, name="weights", meter=self.meter)
 
     def _average(self, values: list[torch.Tensor], *, name: str, meter: ExchangeMeter | None = None) -> None:
-        weight = self.setup.weight_of(self.comm.rank)
+        weight = self.setup.shares[self.comm.rank].weight
         distributed.average_in_place(values, name=name, config=self.setup.config, weight=weight, meter=meter)
 
     def _weights(self) -> list[torch.Tensor]:

@@ -17,7 +17,7 @@ from common.measurement.energy import EnergyRecord
 from common.measurement.interference import Interference
 from common.run_folder.records import DataRecord, Hashes, NotRecorded, RunRecord, Totals, World
 from common.run_folder.world_changes import ElasticRecord
-from common.training.schedule import scale_factor
+from common.task.schedule import scale_factor
 
 _SAME_WORK = 0.01  # share by which the images of two runs may differ: a last batch is dropped
 MOST_NAMED = 3

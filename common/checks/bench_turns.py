@@ -23,7 +23,9 @@ from common.config import Config, add_onednn_option, config_from_dict
 from common.distributed.communicator import CPU_EXCHANGE, Communicator
 from common.distributed.exchange_meter import ExchangeMeter
 from common.run_folder.environment import describe_environment
-from common.training.run_setup import RunSetup, prepare_run
+from common.task.prepare import prepare
+from common.task.shares import shares_of
+from common.task.task import Task
 
 # model -> data set and images per step and rank. Data made from a seed: the same everywhere, and nothing to fetch.
 TASKS = {
@@ -39,7 +41,7 @@ POLL_SECONDS = 0.005
 
 # Trains an epoch (number, steps) on this rank and returns the seconds it took.
 Train = Callable[[int, int], float]
-BuildContestant = Callable[[str, RunSetup, Communicator, "ExchangeTimes"], Train]
+BuildContestant = Callable[[str, Task, Communicator, "ExchangeTimes"], Train]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,25 +91,25 @@ def task_config(model: str, *, threads: int) -> Config:
     )
 
 
-def with_steps(setup: RunSetup, *, size: int, epoch: int, steps: int) -> RunSetup:
+def with_steps(setup: Task, *, size: int, epoch: int, steps: int) -> Task:
     """Return the experiment with epochs of so many steps on `size` ranks, without an end.
 
     An epoch has no more samples than its steps need. Ordering all samples costs the same for a short epoch as for a
     long one, and would weigh more in a short turn. The next epoch has other samples, if there are any.
     """
-    batch_sizes = setup.batch_sizes[:1] * size
-    samples = steps * sum(batch_sizes)
+    shares = shares_of(setup.config, [setup.shares[0].samples] * size)
+    samples = steps * size * shares[0].samples
     first = epoch % (len(setup.training_indices) // samples) * samples
     return replace(
         setup,
-        batch_sizes=batch_sizes,
+        shares=shares,
         training_indices=setup.training_indices[first : first + samples],
         steps_per_epoch=steps,
         total_steps=steps * 10**9,
     )
 
 
-def setup_of(contestant: str, setup: RunSetup) -> RunSetup:
+def setup_of(contestant: str, setup: Task) -> Task:
     """Return the experiment as a contestant trains it: np2_each averages each gradient on its own."""
     if contestant != "np2_each":
         return setup
@@ -115,7 +117,7 @@ def setup_of(contestant: str, setup: RunSetup) -> RunSetup:
     return replace(setup, config=replace(config, device=replace(config.device, gradient_groups="each")))
 
 
-def constant_rates(setup: RunSetup) -> np.ndarray:
+def constant_rates(setup: Task) -> np.ndarray:
     """Return the one learning rate of all steps: a benchmark has no schedule."""
     return np.array([setup.config.optimizer.learning_rate])
 
@@ -209,7 +211,7 @@ def measure(settings: BenchSettings, *, comm: Communicator, build: BuildContesta
         environment["onednn"] = in_force
         _add_line(settings.results, {"environment": environment})
     for model in settings.models:
-        setup = prepare_run(task_config(model, threads=settings.threads), size=comm.size)
+        setup = prepare(task_config(model, threads=settings.threads), ranks=comm.size)
         stage = _Stage(settings, setup=setup, comm=comm)
         players = [_Player(name, build, stage=stage, number=n) for n, name in enumerate(settings.contestants)]
         # The same steps for all, so that what an epoch costs once weighs alike.
@@ -223,7 +225,7 @@ def measure(settings: BenchSettings, *, comm: Communicator, build: BuildContesta
 class _Stage:
     """Lets the contestants of one model take turns."""
 
-    def __init__(self, settings: BenchSettings, *, setup: RunSetup, comm: Communicator) -> None:
+    def __init__(self, settings: BenchSettings, *, setup: Task, comm: Communicator) -> None:
         self.settings = settings
         self.setup = setup
         self.comm = comm

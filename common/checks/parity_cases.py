@@ -13,8 +13,9 @@ import numpy as np
 from common.config import ModelConfig, OptimizerConfig, config_from_dict
 from common.model.specs import BatchNorm, Dropout, ModelSpec, model_spec
 from common.model.weights import Weights
-from common.training.run_setup import RunSetup, prepare_run
-from common.training.schedule import learning_rates
+from common.task.prepare import prepare
+from common.task.schedule import learning_rates
+from common.task.task import Task
 
 Dtype = Literal["float32", "float64"]
 Mode = Literal["inference", "training"]
@@ -100,7 +101,7 @@ def random_batch(spec: ModelSpec) -> tuple[np.ndarray, np.ndarray]:
 
 def make_setup(
     model: str, optimizer: str, *, dtype: Dtype, updates: int, size: int, strategy: str = "allreduce"
-) -> tuple[RunSetup, np.ndarray]:
+) -> tuple[Task, np.ndarray]:
     """Return a training of `size` ranks and its learning rates.
 
     Every update is an epoch of its own, so that losses and weights can be asked for after each.
@@ -144,4 +145,4 @@ def make_setup(
         steps_per_epoch=1,
         first=updates,
     )
-    return prepare_run(config, size=size), rates
+    return prepare(config, ranks=size), rates

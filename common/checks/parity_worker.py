@@ -24,7 +24,7 @@ from common.errors import EXIT_CODE_USER_ERROR, UserError, as_user_error
 from common.measurement.metrics import Sums
 from common.model.specs import ModelSpec
 from common.model.weights import Weights, load_weights, save_weights
-from common.training.run_setup import RunSetup
+from common.task.task import Task
 from common.training.trainer import TrainingState
 
 Arrays = dict[str, np.ndarray]
@@ -85,7 +85,7 @@ class WorkerSettings:
     onednn: str
 
 
-BuildTwin = Callable[[RunSetup, np.ndarray, Communicator], Twin]
+BuildTwin = Callable[[Task, np.ndarray, Communicator], Twin]
 # (spec, weights, dtype, training) -> arrays by name
 Outputs = Callable[[ModelSpec, Weights, Dtype, bool], Arrays]
 

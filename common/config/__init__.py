@@ -3,7 +3,7 @@
     config = parse_command_line(["--model", "mlp", "--epochs", "3"], program="torch_impl/train.py")
 
 Defaults are overridden by `--recipe FILE`, both by flags. Not here: what settings mean for data and ranks
-(`common/training/run_setup.py`).
+(`common/task/prepare.py`).
 """
 
 from common.config.balance import BalanceConfig, Straggler

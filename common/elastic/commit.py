@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from common.run_folder.checkpoints import Checkpoint
+from common.task.shares import Share
 
 # Sums of each place in a rank's batch: one after the other, in the order of ranks, they are those of the global batch.
 SUMS_OF_PLACES = ("losses_of_places", "correct_of_places")
@@ -18,13 +19,13 @@ class Commit:
 
     Attributes:
         folder: of the run.
-        first_size: ranks that the run was first started with.
+        first_copies: of the model, that the run was first started with: one on each rank.
         checkpoint: in memory, with the part of each rank; None: nothing has been trained yet.
         made_at: in seconds since 1970.
     """
 
     folder: Path
-    first_size: int
+    first_copies: int
     checkpoint: Checkpoint | None
     made_at: float
 
@@ -34,7 +35,7 @@ class Commit:
         return self.checkpoint.step if self.checkpoint else -1
 
 
-def shared_anew(checkpoint: Checkpoint, *, before: Sequence[int], after: Sequence[int]) -> Checkpoint:
+def shared_anew(checkpoint: Checkpoint, *, before: Sequence[Share], after: Sequence[Share]) -> Checkpoint:
     """Return the checkpoint with the progress of an epoch cut for other ranks.
 
     Each rank gets the sums of the places of the global batch that it takes from now on. What only its number decides
@@ -42,22 +43,21 @@ def shared_anew(checkpoint: Checkpoint, *, before: Sequence[int], after: Sequenc
     from the first.
 
     Args:
-        before: images of each rank in an update, of the ranks that made the checkpoint.
-        after: the same of the ranks that go on; in all as many.
+        before: of the ranks that made the checkpoint.
+        after: of the ranks that go on.
     """
     if not checkpoint.ranks:
         return checkpoint
-    assert sum(before) == sum(after), (before, after)
+    assert sum(share.samples for share in before) == sum(share.samples for share in after), (before, after)
     sums = {
         name: np.concatenate([rank.state[name] for rank in checkpoint.ranks])
         for name in SUMS_OF_PLACES
         if all(name in rank.state for rank in checkpoint.ranks)
     }
     ranks = []
-    for rank, images in enumerate(after):
+    for rank, share in enumerate(after):
         # A new rank draws masks of its own, as its epoch's seed says.
         own = checkpoint.ranks[rank] if rank < len(before) else replace(checkpoint.ranks[0], state={})
-        first = sum(after[:rank])
-        places = {name: values[first : first + images] for name, values in sums.items()}
-        ranks.append(replace(own, state={**own.state, **places}))
+        places = slice(share.first_sample, share.first_sample + share.samples)
+        ranks.append(replace(own, state={**own.state, **{name: values[places] for name, values in sums.items()}}))
     return replace(checkpoint, ranks=ranks)

@@ -11,7 +11,9 @@ from common.config import Config
 from common.distributed.communicator import Communicator
 from common.run_folder.records import RUN_FILE, DataRecord, RunRecord, read_record
 from common.strategies.gradient_groups import measure_groups
-from common.training.run_setup import RunSetup, check_batch_norm, prepare_run, shared_batch
+from common.task.prepare import prepare
+from common.task.shares import divided
+from common.task.task import Task
 from common.training.trainer import Trainer
 
 # Updates before those whose time counts, and those.
@@ -20,21 +22,21 @@ MEASURED_STEPS = 20
 
 
 def prepare_on_all_ranks(
-    config: Config, *, comm: Communicator, device: Any, build: Callable[..., Trainer], first_size: int | None = None
-) -> RunSetup:
+    config: Config, *, comm: Communicator, device: Any, build: Callable[..., Trainer], first_copies: int | None = None
+) -> Task:
     """Return the run setup of all ranks; every rank calls this.
 
     Args:
         device: of this rank.
         build: the framework's `trial_trainer`; called only for what is to be measured, on all ranks at once, as they
             compute at once in training, too.
-        first_size: ranks that the run was first started with, if these are others (`--elastic`).
+        first_copies: of the model, that the run was first started with, if these are others (`--elastic`).
 
     Raises:
         UserError: settings or data do not fit together; on all ranks.
     """
     with comm.propagate_errors("preparing the data"):
-        setup = prepare_run(config, size=comm.size, first_size=first_size)
+        setup = prepare(config, ranks=comm.size, first_copies=first_copies)
     shares, groups = config.balance.shares == "auto", config.device.gradient_groups == "auto"
     if not shares and not groups:
         return setup
@@ -45,12 +47,12 @@ def prepare_on_all_ranks(
     recorded = comm.broadcast(recorded)
     build = partial(build, comm=comm, device=device)
     if shares:
-        batch_sizes = _batch_sizes(recorded, size=comm.size)
-        if batch_sizes is None:
-            batch_sizes = shared_batch(config, parts=comm.allgather(_speed(build(setup, exchanges=False))))
+        samples = _recorded_samples(recorded, copies=comm.size)
+        if samples is None:
+            parts = comm.allgather(_speed(build(setup, exchanges=False)))
+            samples = divided(config, parts=parts, first_copies=setup.first_copies)
         with comm.propagate_errors("sharing the batch"):
-            check_batch_norm(setup.spec, config, batch_sizes=batch_sizes)
-        setup = replace(setup, batch_sizes=batch_sizes)
+            setup = setup.with_samples(samples)
     if groups:
         kept = recorded.groups if recorded else None
         measured = kept or measure_groups(setup, comm=comm, build=partial(build, exchanges=True))
@@ -77,8 +79,8 @@ def _resumed_record(config: Config) -> RunRecord | None:
     return read_record(folder) if (folder / RUN_FILE).exists() else None
 
 
-def _batch_sizes(recorded: RunRecord | None, *, size: int) -> tuple[int, ...] | None:
+def _recorded_samples(recorded: RunRecord | None, *, copies: int) -> tuple[int, ...] | None:
     """Return the parts that a run to be resumed started with; None for a new run."""
     data = recorded.data if recorded else None
     sizes = data.batch_sizes if isinstance(data, DataRecord) else None
-    return tuple(sizes) if sizes and len(sizes) == size else None
+    return tuple(sizes) if sizes and len(sizes) == copies else None

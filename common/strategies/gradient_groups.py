@@ -7,7 +7,7 @@ from statistics import median
 from common.config import GRADIENT_GROUPS, Groups
 from common.distributed.communicator import Communicator
 from common.run_folder.sharing import MeasuredGroups
-from common.training.run_setup import RunSetup
+from common.task.task import Task
 from common.training.trainer import Trainer
 
 DEFAULT: Groups = "one"
@@ -19,7 +19,7 @@ BLOCKS = 5
 BLOCK_UPDATES = 3
 
 
-def measure_groups(setup: RunSetup, *, comm: Communicator, build: Callable[[RunSetup], Trainer]) -> MeasuredGroups:
+def measure_groups(setup: Task, *, comm: Communicator, build: Callable[[Task], Trainer]) -> MeasuredGroups:
     """Return the fastest number of groups, the same on all ranks, which all call this; the slowest rank's time counts.
 
     Args:

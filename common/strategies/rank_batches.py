@@ -5,9 +5,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal
 
 from common.data.batches import Batch, evaluation_batches, training_stacks
-from common.data.sharding import epoch_order
 from common.distributed.communicator import Communicator
-from common.training.run_setup import RunSetup
+from common.task.task import Task
 
 # What is gathered at once, for a framework that makes several updates in one call.
 MOST_UPDATES = 16
@@ -18,13 +17,15 @@ class RankBatches:
     """This rank's part of the samples, as arrays.
 
     Attributes:
-        batch_size: images of this rank in each update.
+        share: what this rank takes of each update; with several replicas, the first of theirs.
+        samples: of this rank in each update.
     """
 
-    def __init__(self, setup: RunSetup, *, comm: Communicator) -> None:
+    def __init__(self, setup: Task, *, comm: Communicator) -> None:
         self.setup = setup
         self.comm = comm
-        self.batch_size = setup.batch_sizes[comm.data_rank]
+        self.share = setup.shares[comm.data_rank * comm.replicas]
+        self.samples = setup.samples_of_ranks[comm.data_rank]
 
     def training_arrays(self, epoch: int, *, first_step: int = 0, most: int = MOST_UPDATES) -> Iterator[Batch]:
         """Yield this rank's batches of an epoch, in stacks as `common.data.batches.training_stacks` makes them.
@@ -34,10 +35,10 @@ class RankBatches:
             first_step: the batches of the steps before it are skipped.
             most: batches in a stack, if they are not large.
         """
-        ranks, first, end = len(self.setup.batch_sizes), first_step, self.setup.steps_of_epoch(epoch)
-        bytes_of_batch = self.batch_size * math.prod(self.setup.dataset.image_shape) * self.setup.table.itemsize
+        setup, ranks = self.setup, len(self.setup.samples_of_ranks)
+        bytes_of_batch = self.samples * math.prod(setup.dataset.image_shape) * setup.table.itemsize
         updates = max(1, min(most, MOST_BYTES // bytes_of_batch))
-        items = range(first * ranks + self.comm.data_rank, end * ranks, ranks)
+        items = range(first_step * ranks + self.comm.data_rank, setup.steps_of_epoch(epoch) * ranks, ranks)
         return self._stacks(epoch, (items[start : start + updates] for start in range(0, len(items), updates)))
 
     def drawn_arrays(self, epoch: int, items: Iterable[int]) -> Iterator[Batch]:
@@ -46,10 +47,12 @@ class RankBatches:
 
     def _stacks(self, epoch: int, stacks: Iterable[Sequence[int]]) -> Iterator[Batch]:
         setup = self.setup
-        indices, seed = setup.training_indices, setup.config.training.seed
-        order = indices[epoch_order(len(indices), seed=seed, epoch=epoch)]
         return training_stacks(
-            setup.dataset.train, order, batch_sizes=setup.batch_sizes, table=setup.table, stacks=stacks
+            setup.dataset.train,
+            setup.order(epoch),
+            batch_sizes=setup.samples_of_ranks,
+            table=setup.table,
+            stacks=stacks,
         )
 
     def evaluation_arrays(self, part: Literal["validation", "test"]) -> Iterator[Batch]:
@@ -62,6 +65,6 @@ class RankBatches:
             indices,
             batch_size=config.eval_batch_size,
             rank=0 if is_replicated else self.comm.data_rank,
-            batch_sizes=(1,) if is_replicated else self.setup.batch_sizes,
+            batch_sizes=(1,) if is_replicated else self.setup.samples_of_ranks,
             table=self.setup.table,
         )

@@ -16,7 +16,7 @@ from common.parameter_server.rules import slot_names
 from common.parameter_server.schedule import Schedule, load_schedule
 from common.run_folder.sharing import SharingRecord
 from common.strategies.sharing import server_record
-from common.training.run_setup import RunSetup
+from common.task.task import Task
 
 
 class ServedRun:
@@ -39,7 +39,7 @@ class ServedRun:
 
     def __init__(
         self,
-        setup: RunSetup,
+        setup: Task,
         *,
         comm: Communicator,
         first_step: int,

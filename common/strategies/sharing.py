@@ -12,21 +12,21 @@ from common.pipeline.links import Links
 from common.pipeline.schedule import most_held
 from common.run_folder.sharing import PassRecord, SharingRecord, StageRecord, WorkerShare
 from common.run_folder.values import NotRecorded
-from common.training.run_setup import RunSetup
+from common.task.task import Task
 
 ADASUM = "recursive halving: 2 (N-1)/N S"  # Maleki et al., arXiv 2006.02924
 RING = "ring: 2 (N-1)/N S"  # Patarasuk and Yuan, J. Parallel Distrib. Comput. 69 (2009), doi 10.1016/j.jpdc.2008.09.002
 
 
-def ring_record(setup: RunSetup, meter: ExchangeMeter, *, rank: int) -> SharingRecord | None:
+def ring_record(setup: Task, meter: ExchangeMeter, *, rank: int) -> SharingRecord | None:
     """Return the part of this rank, one of N, which averaged S bytes of gradients or weights by all-reduce.
 
     None where it is the only one, and for `--profile`, whose steps exchange gradients themselves.
     """
-    if setup.size == 1 or setup.config.record.profile:
+    if setup.copies == 1 or setup.config.record.profile:
         return None
     every = setup.averaging.interval if setup.config.strategy.strategy == "averaging" else 1
-    sent = 2 * (setup.size - 1) / setup.size * averaged_bytes(setup) / every
+    sent = 2 * (setup.copies - 1) / setup.copies * averaged_bytes(setup) / every
     return SharingRecord(
         workers=[worker_share(setup, meter, rank=rank)],
         formula=ADASUM if setup.config.strategy.adasum else RING + (f" / {every}" if every > 1 else ""),
@@ -34,31 +34,31 @@ def ring_record(setup: RunSetup, meter: ExchangeMeter, *, rank: int) -> SharingR
     )
 
 
-def native_record(setup: RunSetup, *, rank: int, updates: int, sent_bytes: float | NotRecorded) -> SharingRecord | None:
+def native_record(setup: Task, *, rank: int, updates: int, sent_bytes: float | NotRecorded) -> SharingRecord | None:
     """Return the part of this rank, whose framework averaged the gradients; None where it is the only one.
 
     Args:
         updates: since the last start.
         sent_bytes: handed to the framework's all-reduce per update and worker.
     """
-    if setup.size == 1:
+    if setup.copies == 1:
         return None
     replicas = setup.config.strategy.replicas or 1
-    batch_size = setup.batch_sizes[rank] // replicas
+    samples = setup.shares[rank].samples
     worker = WorkerShare(
-        batch_size=batch_size,
-        images=batch_size * updates,
+        batch_size=samples,
+        images=samples * updates,
         updates=updates,
         sent_bytes=sent_bytes,
         received_bytes=sent_bytes,
         exchange_seconds=NotRecorded("gradients are exchanged while others are computed"),
     )
-    formula_bytes = 2 * (setup.size - 1) / setup.size * averaged_bytes(setup)
+    formula_bytes = 2 * (setup.copies - 1) / setup.copies * averaged_bytes(setup)
     return SharingRecord(workers=[worker] * replicas, formula=RING, formula_bytes=formula_bytes)
 
 
 def server_record(
-    setup: RunSetup, meter: ExchangeMeter, *, rank: int, servers: int, schedule: Schedule | None
+    setup: Task, meter: ExchangeMeter, *, rank: int, servers: int, schedule: Schedule | None
 ) -> SharingRecord:
     """Return the part of this worker, which sent gradients of S bytes to servers and fetched weights from them.
 
@@ -75,11 +75,11 @@ def server_record(
         formula=f"server: S / {strategy.push_every} + S / {strategy.fetch_every}" if rare else "server: 2 S",
         formula_bytes=size / strategy.push_every + size / strategy.fetch_every,
         staleness=schedule.staleness_histogram() if schedule else None,
-        clock_lead=schedule.most_ahead(setup.size) if schedule and is_bounded else None,
+        clock_lead=schedule.most_ahead(setup.copies) if schedule and is_bounded else None,
     )
 
 
-def pipeline_record(setup: RunSetup, links: Links, *, comm: Communicator, averages: ExchangeMeter) -> SharingRecord:
+def pipeline_record(setup: Task, links: Links, *, comm: Communicator, averages: ExchangeMeter) -> SharingRecord:
     """Return the part of this stage, one of S, which exchanged activations of A bytes per image with its neighbors.
 
     Args:
@@ -108,12 +108,12 @@ def pipeline_record(setup: RunSetup, links: Links, *, comm: Communicator, averag
     return SharingRecord(
         workers=[worker_share(setup, _together(links.meter, averages), rank=comm.data_rank)],
         formula="pipeline: 2 A / S, a mean of the stages" + (f" + {RING}, of a stage" if comm.copies > 1 else ""),
-        formula_bytes=2 * crossing * setup.batch_sizes[comm.data_rank] / comm.parts + _ring_of_parts(setup, comm),
+        formula_bytes=2 * crossing * setup.shares[comm.data_rank].samples / comm.parts + _ring_of_parts(setup, comm),
         pipeline=[stage] if comm.data_rank == 0 else [],
     )
 
 
-def split_record(setup: RunSetup, meter: ExchangeMeter, *, comm: Communicator) -> SharingRecord:
+def split_record(setup: Task, meter: ExchangeMeter, *, comm: Communicator) -> SharingRecord:
     """Return the part of this rank, one of R that hold pieces of the same layers.
 
     A layer that is split by its outputs has the gradient of its inputs summed over the ranks, one that is split by its
@@ -130,7 +130,7 @@ def split_record(setup: RunSetup, meter: ExchangeMeter, *, comm: Communicator) -
         elif isinstance(row.layer, Dense | Convolution) and row.layer.split == "outputs" and not is_first:
             summed += math.prod(row.input_shape)
     values = 2 * (comm.parts - 1) / comm.parts * summed + (comm.parts - 1) * gathered
-    sent = values * setup.batch_sizes[comm.data_rank] * np.dtype(setup.config.model.dtype).itemsize
+    sent = values * setup.shares[comm.data_rank].samples * np.dtype(setup.config.model.dtype).itemsize
     return SharingRecord(
         workers=[worker_share(setup, meter, rank=comm.data_rank)],
         formula="rings: 2 (R-1)/R A + (R-1) P" + (f" + {RING}, of a part" if comm.copies > 1 else ""),
@@ -148,18 +148,18 @@ def _together(inside: ExchangeMeter, averages: ExchangeMeter) -> ExchangeMeter:
     )
 
 
-def _ring_of_parts(setup: RunSetup, comm: Communicator) -> float:
+def _ring_of_parts(setup: Task, comm: Communicator) -> float:
     """Return the bytes that a rank sends in the average of gradients over copies, a mean of the parts."""
     parameters = sum(part.parameters for part in setup.partition.parts) / comm.parts
     return 2 * (comm.copies - 1) / comm.copies * parameters * np.dtype(setup.config.model.dtype).itemsize
 
 
-def worker_share(setup: RunSetup, meter: ExchangeMeter, *, rank: int) -> WorkerShare:
+def worker_share(setup: Task, meter: ExchangeMeter, *, rank: int) -> WorkerShare:
     """Return what this worker did, as its meter counted it."""
     overlap = setup.measured_config.device.gradient_groups != "one"
     return WorkerShare(
-        batch_size=setup.batch_sizes[rank],
-        images=setup.batch_sizes[rank] * meter.updates,
+        batch_size=setup.shares[rank].samples,
+        images=setup.shares[rank].samples * meter.updates,
         updates=meter.updates,
         sent_bytes=meter.sent_bytes / max(meter.updates, 1),
         received_bytes=meter.received_bytes / max(meter.updates, 1),
@@ -167,7 +167,7 @@ def worker_share(setup: RunSetup, meter: ExchangeMeter, *, rank: int) -> WorkerS
     )
 
 
-def averaged_bytes(setup: RunSetup) -> int:
+def averaged_bytes(setup: Task) -> int:
     """Return the bytes that one all-reduce averages: of gradients as they are sent; or of weights and states."""
     config, spec = setup.config, setup.spec
     value_bytes = np.dtype(config.model.dtype).itemsize

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from common.config import Straggler
-from common.training.run_setup import RunSetup
+from common.task.task import Task
 
 _STREAM = 2  # of the draws of a seed; 0 and 1 are those of `common.data.sharding`
 
@@ -45,7 +45,7 @@ class Slowdown:
         self._step += 1
 
 
-def slowdown_of(setup: RunSetup, *, rank: int) -> Slowdown | None:
+def slowdown_of(setup: Task, *, rank: int) -> Slowdown | None:
     """Return what slows a rank down; None: nothing."""
     straggler = setup.config.balance.straggler
     if straggler is None or straggler.rank != rank or straggler.factor == 1:

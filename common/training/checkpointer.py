@@ -14,8 +14,8 @@ from common.distributed.whole_arrays import whole_arrays
 from common.elastic.membership import HostsChanged, Membership
 from common.model.weights import Weights
 from common.run_folder.checkpoints import Checkpoint, PartialEpoch, remove_old_checkpoints, save_checkpoint
+from common.task.task import Task
 from common.training.checkpoint_schedule import CheckpointSchedule
-from common.training.run_setup import RunSetup
 from common.training.trainer import Trainer, TrainingState
 from common.watchdog.board import doing
 
@@ -44,7 +44,7 @@ class Checkpointer:
 
     def __init__(
         self,
-        setup: RunSetup,
+        setup: Task,
         *,
         comm: Communicator,
         folder: Path | None,
@@ -200,7 +200,7 @@ class Checkpointer:
             self._seconds += time.perf_counter() - started
 
 
-def own_state(setup: RunSetup, state: TrainingState, *, step: int) -> PartialEpoch:
+def own_state(setup: Task, state: TrainingState, *, step: int) -> PartialEpoch:
     """Return the weights and optimizer state of this rank after an update of the run, where other ranks have others."""
     return PartialEpoch(
         weights=state.export_weights() if setup.averaging.weights_differ_after(step) else {},

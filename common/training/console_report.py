@@ -12,7 +12,7 @@ from common.model.specs import ModelSpec, layer_table
 from common.run_folder.environment import Environment
 from common.run_folder.records import EpochRecord, NotRecorded, RunRecord, Totals, World
 from common.run_folder.world_changes import WorldChange
-from common.training.run_setup import RunSetup
+from common.task.task import Task
 from common.training.totals import recorded_sum
 
 _STACKS = {
@@ -29,7 +29,7 @@ _SHOWN = {
 _OTHER = {"torch": "keras", "keras": "torch"}
 
 
-def start_lines(setup: RunSetup, world: World, *, record: RunRecord, folder: Path) -> list[str]:
+def start_lines(setup: Task, world: World, *, record: RunRecord, folder: Path) -> list[str]:
     """Return what is trained, how and where; with `--verbose` also the layers and all settings.
 
     Args:
@@ -42,7 +42,7 @@ def start_lines(setup: RunSetup, world: World, *, record: RunRecord, folder: Pat
         f"data: {setup.dataset.name}, {len(setup.training_indices):,} training, "
         f"{f'{validation:,}' if validation else 'no'} validation, {len(setup.dataset.test.labels):,} test images",
         f"model: {setup.spec.name}, {setup.spec.parameters:,} parameters{_parts(setup)}",
-        f"batch: {_batch(setup)} = {setup.global_batch_size} images per update; {setup.steps_per_epoch:,} updates per "
+        f"batch: {_batch(setup)} = {setup.samples_per_update} images per update; {setup.steps_per_epoch:,} updates per "
         f"epoch, {setup.total_steps:,} in total{_left_over(setup)}",
         f"optimizer: {_optimizer(setup)}",
         *_group_lines(setup),
@@ -56,7 +56,7 @@ def start_lines(setup: RunSetup, world: World, *, record: RunRecord, folder: Pat
     return lines
 
 
-def warning_lines(setup: RunSetup, world: World) -> list[str]:
+def warning_lines(setup: Task, world: World) -> list[str]:
     """Return what may surprise in the run, or makes its timings invalid: a line for each cause."""
     config = setup.config
     causes = [*setup.dataset.notes, *onednn_notes(config.model.onednn, world.onednn or [])]
@@ -116,18 +116,18 @@ def _packages(record: RunRecord) -> Mapping[str, str]:
     return record.environment.packages if isinstance(record.environment, Environment) else {}
 
 
-def _parts(setup: RunSetup) -> str:
+def _parts(setup: Task) -> str:
     if setup.config.parts.model_ranks:
         return f", each layer split over {setup.config.parts.model_ranks} ranks"
     return f", in {setup.config.parts.stages} stages" if setup.config.parts.stages else ""
 
 
-def _left_over(setup: RunSetup) -> str:
+def _left_over(setup: Task) -> str:
     dropped = setup.dropped_samples
     return f"; the last {dropped} images of each epoch are dropped" if dropped else ""
 
 
-def _optimizer(setup: RunSetup) -> str:
+def _optimizer(setup: Task) -> str:
     config, rate = setup.config, setup.config.optimizer.learning_rate
     highest, epochs = float(max(setup.scaled_learning_rates(), default=rate)), config.schedule.warmup_epochs
     words = [_OPTIMIZERS[config.optimizer.optimizer]]
@@ -145,7 +145,7 @@ def _changed(config: Config) -> str:
     return ", ".join(f"{name.replace('_', ' ')} {value}" for _, name, _, value in changes if name not in _SHOWN)
 
 
-def _part_lines(setup: RunSetup) -> list[str]:
+def _part_lines(setup: Task) -> list[str]:
     """Return what each rank of a copy holds, where a copy is divided among several."""
     if setup.config.parts.model_ranks:
         part = setup.partition.parts[0]
@@ -164,7 +164,7 @@ def _part_lines(setup: RunSetup) -> list[str]:
     return lines
 
 
-def _group_lines(setup: RunSetup) -> list[str]:
+def _group_lines(setup: Task) -> list[str]:
     """Return the choice of `--gradient-groups auto` and what it was chosen by."""
     if not setup.groups:
         return []
@@ -173,14 +173,14 @@ def _group_lines(setup: RunSetup) -> list[str]:
     return [f"gradient groups: {setup.groups.chosen} ({why})"]
 
 
-def _share(part: ModelSpec, setup: RunSetup) -> str:
+def _share(part: ModelSpec, setup: Task) -> str:
     return f"{100 * part.multiply_adds / setup.spec.multiply_adds:.0f} %"
 
 
-def _batch(setup: RunSetup) -> str:
+def _batch(setup: Task) -> str:
     if setup.config.strategy.replicas:
-        return f"{setup.config.training.batch_size} x {counted(setup.size, 'replica')}"
-    sizes = setup.batch_sizes
+        return f"{setup.config.training.batch_size} x {counted(setup.copies, 'replica')}"
+    sizes = setup.samples_of_ranks
     if len(set(sizes)) == 1:
         passes = setup.config.device.backward_passes_per_step
         of_passes = f" x {passes} backward passes" if passes > 1 else ""
@@ -194,7 +194,7 @@ def _batch(setup: RunSetup) -> str:
     return f"{' + '.join(map(str, sizes))} (one part per rank{how})"
 
 
-def epoch_line(setup: RunSetup, epochs: Sequence[EpochRecord]) -> str:
+def epoch_line(setup: Task, epochs: Sequence[EpochRecord]) -> str:
     """Return the line of the last of these epochs, with the remaining time estimated from the mean of all epochs."""
     record = epochs[-1]
     spent = [recorded_sum([epoch.training_seconds, epoch.validation_seconds]) for epoch in epochs]

@@ -16,13 +16,13 @@ from common.elastic.membership import Membership
 from common.run_folder.checkpoints import Checkpoint
 from common.run_folder.records import World
 from common.run_folder.world_changes import ElasticRecord
+from common.task.task import Task
 from common.training.checkpointer import Checkpointer
 from common.training.console_report import onednn_notes, warning
 from common.training.measured import Measured
 from common.training.opening import reopen_run_folder
 from common.training.recorder import NullRecorder, RunRecorder
-from common.training.resume import recorded_first_size
-from common.training.run_setup import RunSetup
+from common.training.resume import recorded_first_copies
 from common.training.session import Session
 from common.training.trainer import Trainer
 from common.watchdog.board import announce
@@ -39,22 +39,22 @@ class ElasticSession(Session):
         # Of the start, also if a rank ended before all had met: what Horovod changes then is not seen here.
         self.membership = Membership(size=int(os.environ.get("HOROVOD_SIZE", comm.size)))
 
-    def first_size(self, config: Config) -> int | None:
+    def first_copies(self, config: Config) -> int | None:
         """Return how many ranks the run was first started with; None: as many as there are.
 
         All ranks call this first, and learn where the run stands if it has begun.
         """
         self.membership.agree(self.comm)
         if self.membership.commit:
-            return self.membership.commit.first_size
+            return self.membership.commit.first_copies
         recorded = None
         with self.comm.propagate_errors("looking at the run folder"):
             if self.comm.rank == 0:
-                recorded = recorded_first_size(config, framework=self.framework, report=self.console.line)
-        size: int = self.comm.broadcast(recorded) or self.membership.first_size
-        return size
+                recorded = recorded_first_copies(config, framework=self.framework, report=self.console.line)
+        copies: int = self.comm.broadcast(recorded) or self.membership.first_size
+        return copies
 
-    def start(self, setup: RunSetup, **device: Any) -> Checkpoint | None:
+    def start(self, setup: Task, **device: Any) -> Checkpoint | None:
         """Open the run folder, or go on with that of the ranks before; return the checkpoint to go on from.
 
         Args:
@@ -66,14 +66,13 @@ class ElasticSession(Session):
         commit = self.membership.commit
         checkpoint = self._go_on(setup, commit, **device) if commit else super().start(setup, **device)
         if checkpoint and checkpoint.ranks:
-            before = setup.batch_sizes_of(len(checkpoint.ranks))
-            checkpoint = shared_anew(checkpoint, before=before, after=setup.batch_sizes)
+            before = setup.shared_by(len(checkpoint.ranks))
+            checkpoint = shared_anew(checkpoint, before=before, after=setup.shares)
         if commit is None:
             folder: Path = self.comm.broadcast(self.recorder.folder)
-            first_size = setup.first_size or setup.size
             # The run can go on even if a rank ends before the first update.
             self.membership.commit = Commit(
-                folder=folder, first_size=first_size, checkpoint=checkpoint, made_at=time.time()
+                folder=folder, first_copies=setup.first_copies, checkpoint=checkpoint, made_at=time.time()
             )
         recorder, onednn = self.recorder, self.world.onednn
         self.membership.report = lambda change: recorder.add_change(replace(change, onednn=onednn))
@@ -130,7 +129,7 @@ class ElasticSession(Session):
         test = replace(test, seconds=test.seconds + self._lost_seconds())
         super().finish(trainer, test, *arguments, **options)
 
-    def _go_on(self, setup: RunSetup, commit: Commit, **device: Any) -> Checkpoint | None:
+    def _go_on(self, setup: Task, commit: Commit, **device: Any) -> Checkpoint | None:
         """Open the record of a run that other ranks began; return what they have kept."""
         self.setup = setup
         self._on_gpu = device["gpu"] is not None

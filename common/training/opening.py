@@ -27,12 +27,12 @@ from common.run_folder.records import (
 )
 from common.run_folder.set_aside import set_aside
 from common.run_folder.values import NotRecorded
+from common.task.task import Task
 from common.training.resume import Standing, check_replayed, read_resumable_run
-from common.training.run_setup import RunSetup
 
 
 def open_run_folder(
-    setup: RunSetup, world: World, *, framework: str, standing: Standing | None, console: Console
+    setup: Task, world: World, *, framework: str, standing: Standing | None, console: Console
 ) -> tuple[RunWriter, Checkpoint | None]:
     """Create or resume the run folder; return its writer and, if resumed, the checkpoint.
 
@@ -99,7 +99,7 @@ def _new_folder(config: Config, *, framework: str, size: int) -> Path:
     return config.record.folder(config.record.name or f"{framework}-{model}-{dataset}-np{size}-{stamp}")
 
 
-def _new_record(setup: RunSetup, world: World, *, framework: str, first_weights: str | NotRecorded) -> RunRecord:
+def _new_record(setup: Task, world: World, *, framework: str, first_weights: str | NotRecorded) -> RunRecord:
     environment = describe_environment()
     return RunRecord(
         schema_version=SCHEMA_VERSION,
@@ -115,8 +115,8 @@ def _new_record(setup: RunSetup, world: World, *, framework: str, first_weights:
             validation_samples=len(setup.validation_indices),
             test_samples=len(setup.dataset.test.labels),
             dropped_samples_per_epoch=setup.dropped_samples,
-            global_batch_size=setup.global_batch_size,
-            batch_sizes=list(setup.batch_sizes),
+            global_batch_size=setup.samples_per_update,
+            batch_sizes=list(setup.samples_of_ranks),
             steps_per_epoch=setup.steps_per_epoch,
             image_shape=setup.dataset.image_shape,
             class_names=list(setup.dataset.class_names),

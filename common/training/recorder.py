@@ -17,10 +17,10 @@ from common.run_folder.records import WEIGHTS_FILE, EpochRecord, Evaluation, Has
 from common.run_folder.sharing import SharingRecord
 from common.run_folder.tensorboard_events import write_scalars
 from common.run_folder.world_changes import ElasticRecord, WorldChange
+from common.task.task import Task
 from common.training.checkpointer import SavedEpoch
 from common.training.console_report import change_line, describe_sums, end_lines, epoch_line, next_lines
 from common.training.measured import Measured
-from common.training.run_setup import RunSetup
 from common.training.stopping import StoppingRule
 from common.training.totals import run_totals
 
@@ -58,7 +58,7 @@ class NullRecorder:
 class RunRecorder(NullRecorder):
     """Writes and prints what was measured over all ranks."""
 
-    def __init__(self, writer: RunWriter, *, setup: RunSetup, console: Console) -> None:
+    def __init__(self, writer: RunWriter, *, setup: Task, console: Console) -> None:
         self.folder = writer.folder
         self._writer = writer
         self._setup = setup

@@ -25,7 +25,7 @@ from common.run_folder.records import (
     read_run,
     state_of,
 )
-from common.training.run_setup import RunSetup
+from common.task.task import Task
 
 # What may change when a run is resumed: its length, and settings that its weights do not depend on.
 MAY_CHANGE = {
@@ -161,7 +161,7 @@ def look_at_run(config: Config, *, framework: str, report: Callable[[str], None]
     return "to be resumed" if is_resumable else "to be set aside"
 
 
-def recorded_first_size(config: Config, *, framework: str, report: Callable[[str], None]) -> int | None:
+def recorded_first_copies(config: Config, *, framework: str, report: Callable[[str], None]) -> int | None:
     """Return how many ranks an elastic run was first started with that is resumed by others; None: it starts now.
 
     Args:
@@ -221,7 +221,7 @@ def _check_framework(record: RunRecord, *, framework: str, folder: Path) -> None
         )
 
 
-def read_resumable_run(folder: Path, *, framework: str, setup: RunSetup) -> tuple[Run, Checkpoint]:
+def read_resumable_run(folder: Path, *, framework: str, setup: Task) -> tuple[Run, Checkpoint]:
     """Return the recorded run, and the checkpoint to resume it from.
 
     Raises:

@@ -25,13 +25,13 @@ from common.run_folder.records import TIMELINE_FILE, NotRecorded, World
 from common.run_folder.sharing import SharingRecord, join_shares, without_seconds
 from common.run_folder.values import OneDNNInForce
 from common.run_folder.world_changes import ElasticRecord
+from common.task.task import Task
 from common.training.checkpointer import Checkpointer, SavedEpoch
 from common.training.console_report import start_lines, warning, warning_lines
 from common.training.measured import Measured
 from common.training.opening import open_run_folder
 from common.training.recorder import NullRecorder, RunRecorder
 from common.training.resume import AlreadyFinished, Standing, look_at_run
-from common.training.run_setup import RunSetup
 from common.training.trainer import Trainer
 from common.utils.at_once import runs_at_once
 from common.watchdog.board import announce, note_updates
@@ -63,7 +63,7 @@ class Session:
 
     def start(
         self,
-        setup: RunSetup,
+        setup: Task,
         *,
         device: str,
         gpu: str | None,
@@ -106,7 +106,7 @@ class Session:
         found: Checkpoint | None = self.comm.broadcast(checkpoint)
         return found
 
-    def first_size(self, config: Config) -> int | None:
+    def first_copies(self, config: Config) -> int | None:
         """Return how many ranks the run was first started with; None: as many as there are."""
         return None
 

@@ -7,14 +7,14 @@ from common.measurement.metrics import images_per_second
 from common.measurement.timing import process_start
 from common.run_folder.records import EpochRecord, NotRecorded, Totals
 from common.run_folder.start_times import launch_seconds, queue_seconds
+from common.task.task import Task
 from common.training.measured import Measured
-from common.training.run_setup import RunSetup
 from common.training.stopping import StoppingRule
 
 Figure = float | NotRecorded
 
 
-def run_totals(setup: RunSetup, epochs: Sequence[EpochRecord], *, test: Measured, startup_seconds: float) -> Totals:
+def run_totals(setup: Task, epochs: Sequence[EpochRecord], *, test: Measured, startup_seconds: float) -> Totals:
     """Return the totals.
 
     Args:
@@ -55,8 +55,8 @@ def recorded_sum(figures: Iterable[Figure]) -> Figure:
     return total
 
 
-def _throughput(setup: RunSetup, epochs: Sequence[EpochRecord]) -> Figure | None:
+def _throughput(setup: Task, epochs: Sequence[EpochRecord]) -> Figure | None:
     seconds = recorded_sum(epoch.training_seconds for epoch in epochs)
     if isinstance(seconds, NotRecorded):
         return seconds
-    return images_per_second(sum(epoch.steps for epoch in epochs) * setup.global_batch_size, seconds)
+    return images_per_second(sum(epoch.steps for epoch in epochs) * setup.samples_per_update, seconds)

@@ -24,7 +24,7 @@ from common.errors import EXIT_CODE_INTERRUPTED, UserError, expanded
 from common.model.weights import weights_hash
 from common.run_folder.environment import TUNING_VARIABLES, Environment
 from common.run_folder.records import Hashes, Run, World, read_run
-from common.training.run_setup import RunSetup
+from common.task.task import Task
 from common.utils.command_line import word
 from common.utils.environments import missing_packages
 from launch.experiments.survey import this_host
@@ -85,7 +85,7 @@ def run(options: argparse.Namespace) -> int:
     return run_analysis("verify", rerun.folder)
 
 
-def _changed_start(then: Hashes, now: RunSetup) -> list[str]:
+def _changed_start(then: Hashes, now: Task) -> list[str]:
     """Return a line for each difference that would make the rerun another experiment."""
     hashes = (
         ("first weights", then.initial_weights, weights_hash(now.first_weights)),

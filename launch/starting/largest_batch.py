@@ -21,7 +21,8 @@ from common.errors import UserError
 from common.measurement.interference import Interference
 from common.model.memory import FRAMEWORK_BYTES
 from common.run_folder.records import read_run
-from common.training.run_setup import RunSetup
+from common.task.shares import shares_of
+from common.task.task import Task
 from launch.starting.launchers import train_command
 from launch.starting.processes import PROGRAMS, last_lines, reason_in, started
 
@@ -37,7 +38,7 @@ _FULL = re.compile(
 
 
 def find_largest_batch(
-    experiment: RunSetup, *, framework: str, controller: str | None, arguments: Sequence[str], memory_gb: float | None
+    experiment: Task, *, framework: str, controller: str | None, arguments: Sequence[str], memory_gb: float | None
 ) -> int:
     """Try batches, print a line for each, and return the largest that fits; 0 if none does.
 
@@ -53,7 +54,7 @@ def find_largest_batch(
     """
     config = experiment.config
     unit = config.parts.microbatches if config.parts.stages else 1
-    most = len(experiment.training_indices) // experiment.size // unit * unit
+    most = len(experiment.training_indices) // experiment.copies // unit * unit
     free = psutil.virtual_memory().available
     limit = SHARE_OF_FREE_MEMORY * free if memory_gb is None else memory_gb * 1e9
     forecast = max(unit, min(most, _forecast(experiment, limit_bytes=limit, unit=unit)))
@@ -82,15 +83,13 @@ def find_largest_batch(
     return fits
 
 
-def _forecast(experiment: RunSetup, *, limit_bytes: float, unit: int) -> int:
+def _forecast(experiment: Task, *, limit_bytes: float, unit: int) -> int:
     """Return the largest batch whose training should fit by the numbers of the model, which is linear in the batch."""
-    batches = (unit, 2 * unit)
-    one, two = (
-        sum(replace(experiment, batch_sizes=(batch,) * len(experiment.batch_sizes)).forecast_bytes) for batch in batches
-    )
-    copies = len(experiment.batch_sizes)
-    free = limit_bytes - FRAMEWORK_BYTES * experiment.processes - copies * (2 * one - two)
-    return int(free / (copies * (two - one))) * unit
+    shares = (shares_of(experiment.config, [batch] * experiment.copies) for batch in (unit, 2 * unit))
+    one, two = (sum(replace(experiment, shares=of_batch).forecast_bytes) for of_batch in shares)
+    ranks = len(experiment.samples_of_ranks)
+    free = limit_bytes - FRAMEWORK_BYTES * experiment.processes - ranks * (2 * one - two)
+    return int(free / (ranks * (two - one))) * unit
 
 
 def _next(fits: int, too_large: int, most: int, *, first: int) -> int:

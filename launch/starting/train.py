@@ -21,9 +21,10 @@ from common.distributed.pinning import choose_gpu
 from common.errors import EXIT_CODE_USER_ERROR, UserError
 from common.names import framework_here
 from common.run_folder.records import RunState, check_new_folder, read_record, state_of
+from common.task.prepare import prepare
+from common.task.task import Task
 from common.training.entry_point import read_settings
-from common.training.resume import AlreadyFinished, look_at_run, read_resumable_run, recorded_first_size
-from common.training.run_setup import RunSetup, prepare_run
+from common.training.resume import AlreadyFinished, look_at_run, read_resumable_run, recorded_first_copies
 from common.utils.command_line import whole_number
 from launch.starting.elastic import ElasticStart
 from launch.starting.largest_batch import find_largest_batch
@@ -131,8 +132,8 @@ def _run_elastic(options: argparse.Namespace, start: Launcher) -> int:
         )
         settings = _settings(start, arguments, program=program)
         try:
-            first_size = recorded_first_size(settings, framework=options.framework, report=_say)
-            check_settings(settings, framework=options.framework, size=options.np, first_size=first_size)
+            first_copies = recorded_first_copies(settings, framework=options.framework, report=_say)
+            check_settings(settings, framework=options.framework, size=options.np, first_copies=first_copies)
         except AlreadyFinished as done:
             print(done)
             return 0
@@ -191,7 +192,7 @@ def _state_of_run(settings: Config) -> RunState | None:
         return None
 
 
-def _find_largest_batch(options: argparse.Namespace, settings: Config, setup: RunSetup) -> int:
+def _find_largest_batch(options: argparse.Namespace, settings: Config, setup: Task) -> int:
     if settings.record.resume:
         raise UserError(
             f"a resumed run keeps its batch. Received: --find-largest-batch and --resume {settings.record.resume}. "
@@ -211,7 +212,7 @@ def _find_largest_batch(options: argparse.Namespace, settings: Config, setup: Ru
     return 0 if found else EXIT_CODE_NOTHING_FITS
 
 
-def check_settings(settings: Config, *, framework: str, size: int, first_size: int | None = None) -> RunSetup:
+def check_settings(settings: Config, *, framework: str, size: int, first_copies: int | None = None) -> Task:
     """Fetch the data if needed and check all that can be checked before ranks are started.
 
     Returns:
@@ -221,7 +222,7 @@ def check_settings(settings: Config, *, framework: str, size: int, first_size: i
         UserError: something does not fit together.
         AlreadyFinished: `--resume-or-start` found a finished run.
     """
-    setup = prepare_run(settings, size=size, first_size=first_size)
+    setup = prepare(settings, ranks=size, first_copies=first_copies)
     record = settings.record
     folder = Path(record.resume) if record.resume else record.folder(record.name or "new")
     standing = None

@@ -37,8 +37,8 @@ RUN_SECONDS = 300
 # Fields of records that hold a time, a place or a measurement, at any depth: by the last word of the name, or the name.
 MEASURED_WORDS = {"seconds", "bytes", "second", "at", "percent", "joules", "watts", "fraction"}
 MEASURED = {
-    "benchmark", "command", "commit", "dirty", "environment", "energy", "folder", "heartbeat", "host", "hosts",
-    "interference", "isolation", "load", "process", "revision", "started",
+    "benchmark", "command", "commit", "dirty", "end", "environment", "energy", "folder", "heartbeat", "host", "hosts",
+    "interference", "isolation", "load", "process", "revision", "start", "started",
 }  # fmt: skip
 
 

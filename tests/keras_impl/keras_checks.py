@@ -25,7 +25,7 @@ from frameworks import run_checks
 from common.config import Config, DeviceConfig, config_from_dict
 from common.errors import UserError
 from common.measurement.timing import Phases
-from common.training.run_setup import prepare_run
+from common.task.prepare import prepare
 from keras_impl import distributed, onednn, update_rules
 from keras_impl.data import ShardedData
 from keras_impl.exchange_meter import ExchangeMeter
@@ -42,7 +42,7 @@ RATES = np.array([0.1, 0.05, 0.025])
 def toy_setup(**device):
     """Return a run of a small model on a few images."""
     settings = {"model": {"model": "mlp"}, "training": {"batch_size": 5}, "device": device}
-    return prepare_run(config_from_dict({"data": {"dataset": "synthetic:60x8x8x1x3"}, **settings}), size=1)
+    return prepare(config_from_dict({"data": {"dataset": "synthetic:60x8x8x1x3"}, **settings}), ranks=1)
 
 
 def refusal(asked, variable):
@@ -102,10 +102,10 @@ def check_a_thread_makes_batches_ahead_for_a_gpu_and_on_a_cpu_none_competes(fold
         return "prefetch" in [thread.name for thread in threading.enumerate()]
 
     setup = toy_setup()
-    in_step = ShardedData(setup, comm=alone(), device="cpu").training(1)
+    in_step = ShardedData(setup, comm=alone(), device="cpu").training(1, most=1)
     first = next(in_step)
     assert not is_ahead()
-    ahead = ShardedData(setup, comm=alone(), device="gpu").training(1)
+    ahead = ShardedData(setup, comm=alone(), device="gpu").training(1, most=1)
     np.testing.assert_array_equal(next(ahead)[0], first[0])
     assert is_ahead()
     ahead.close()

@@ -26,7 +26,7 @@ from common.run_folder.records import (
     write_epochs,
     write_record,
 )
-from common.training.run_setup import prepare_run
+from common.task.prepare import prepare
 
 # Settings and records
 
@@ -58,9 +58,9 @@ def _config_of(settings):
     return config_from_dict(json.loads(settings), base=_base_config())
 
 
-def make_setup(config, *, size=1, first_size=None):
+def make_setup(config, *, size=1, first_copies=None):
     """Return an experiment on `size` ranks."""
-    return prepare_run(config, size=size, first_size=first_size)
+    return prepare(config, ranks=size, first_copies=first_copies)
 
 
 def make_status(**changes):
@@ -113,7 +113,7 @@ def write_trained_run(folder, setup, weights, *, framework="torch"):
         validation_samples=len(setup.validation_indices),
         test_samples=len(dataset.test.labels),
         dropped_samples_per_epoch=setup.dropped_samples,
-        global_batch_size=setup.global_batch_size,
+        global_batch_size=setup.samples_per_update,
         steps_per_epoch=setup.steps_per_epoch,
         image_shape=dataset.image_shape,
         class_names=list(dataset.class_names),

@@ -21,7 +21,9 @@ from common.errors import UserError
 from common.measurement.timing import Phases
 from common.model import specs as model_specs
 from common.parameter_server import client
-from common.training import checkpointer, run_setup, schedule
+from common.task import schedule
+from common.task import task as task_module
+from common.training import checkpointer
 
 FILLER = "filler"
 
@@ -79,12 +81,12 @@ def without_gpu(framework):
 
 def unlike_starts(framework):
     """Let rank 1 draw other first weights."""
-    draw = run_setup.draw_initial_weights
+    draw = task_module.draw_initial_weights
 
     def drawn(spec, *, seed, **options):
         return draw(spec, seed=seed + _rank(), **options)
 
-    return mock.patch.object(run_setup, "draw_initial_weights", drawn)
+    return mock.patch.object(task_module, "draw_initial_weights", drawn)
 
 
 @contextlib.contextmanager

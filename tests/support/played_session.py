@@ -71,7 +71,7 @@ class Played:
         if membership:
             self.session = ElasticSession(framework=framework, comm=comm, console=console)
             self.session.membership = membership
-        self.setup = make_setup(config, size=comm.size, first_size=self.session.first_size(config))
+        self.setup = make_setup(config, size=comm.size, first_copies=self.session.first_copies(config))
         checkpoint = self.session.start(self.setup, device=device, gpu=gpu, threads=1, onednn=onednn)
         trainer = FakeTrainer(random_weights(self.setup, seed=98))
         self.checkpointer = self.session.start_training(trainer, checkpoint)

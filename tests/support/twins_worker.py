@@ -14,7 +14,7 @@ from common.checks.parity_cases import IMAGES, make_spec, random_batch
 from common.config import ModelConfig, config_from_dict
 from common.model.specs import BatchNorm, Convolution, Dense, MaxPooling, model_spec
 from common.model.weights import draw_initial_weights, weights_hash
-from common.training.run_setup import prepare_run
+from common.task.prepare import prepare
 
 # facts: exact counts of trainable values
 PARAMETERS = {
@@ -72,7 +72,7 @@ def _check_layout_torch():
 
     for channels_last in (True, False):
         settings = {"data": {"dataset": "synthetic:200x28x28x1x3"}, "device": {"channels_last": channels_last}}
-        setup = prepare_run(config_from_dict(settings), size=1)
+        setup = prepare(config_from_dict(settings), ranks=1)
         images, _ = next(ShardedData(setup, comm=alone(), device=torch.device("cpu")).training(1))
         outputs = build_model(setup.spec, setup.config.model).get_submodule("conv1")(images)
         assert outputs.is_contiguous(memory_format=torch.channels_last) == channels_last

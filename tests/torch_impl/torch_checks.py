@@ -12,8 +12,8 @@ from frameworks import run_checks
 
 from common.config import DeviceConfig, config_from_dict
 from common.measurement.timing import Phases
-from common.training.run_setup import prepare_run
-from common.training.schedule import learning_rates
+from common.task.prepare import prepare
+from common.task.schedule import learning_rates
 from torch_impl import distributed
 from torch_impl.data import ShardedData
 from torch_impl.loop import Trainer
@@ -34,7 +34,7 @@ RULES = {
 def setup_of(dataset, **settings):
     """Return a run of small batches of synthetic images."""
     settings |= {"data": {"dataset": f"synthetic:{dataset}"}, "training": {"batch_size": 4}}
-    return prepare_run(config_from_dict(settings), size=1)
+    return prepare(config_from_dict(settings), ranks=1)
 
 
 def updated(rule, *, ours):

@@ -3,9 +3,11 @@
 import numpy as np
 import pytest
 
+from common.config import Config
 from common.data.sharding import share_out
 from common.elastic.commit import SUMS_OF_PLACES, shared_anew
 from common.run_folder.checkpoints import Checkpoint, PartialEpoch
+from common.task.shares import shares_of
 
 IMAGES = 13
 
@@ -25,18 +27,20 @@ def checkpoint_of(sizes):
 @pytest.mark.parametrize("after", [1, 2, 4, IMAGES])
 def test_the_sums_of_all_places_go_on(before, after):
     sizes = [share_out(IMAGES, parts=(1.0,) * ranks) for ranks in (before, after)]
-    cut = shared_anew(checkpoint_of(sizes[0]), before=sizes[0], after=sizes[1])
+    before, after = (shares_of(Config(), samples) for samples in sizes)
+    cut = shared_anew(checkpoint_of(sizes[0]), before=before, after=after)
     assert [len(rank.state["losses_of_places"]) for rank in cut.ranks] == list(sizes[1])
     for name, first in zip(SUMS_OF_PLACES, (0, 100), strict=True):
         assert np.concatenate([rank.state[name] for rank in cut.ranks]).tolist() == list(range(first, first + IMAGES))
     assert (cut.epoch, cut.step, cut.steps_inside) == (1, 10, 3)
-    assert [rank.training_seconds for rank in cut.ranks] == [2.0] * after
+    assert [rank.training_seconds for rank in cut.ranks] == [2.0] * len(after)
 
 
 def test_a_new_rank_has_no_generator_and_the_first_ranks_statistics():
     """Between epochs there is nothing to cut."""
     whole = Checkpoint(2, 20, {"w": np.ones(2)}, {})
-    assert shared_anew(whole, before=(), after=(5, 4, 4)) is whole
-    cut = shared_anew(checkpoint_of((7, 6)), before=(7, 6), after=(5, 4, 4))
+    two, three = shares_of(Config(), (7, 6)), shares_of(Config(), (5, 4, 4))
+    assert shared_anew(whole, before=(), after=three) is whole
+    cut = shared_anew(checkpoint_of((7, 6)), before=two, after=three)
     assert [rank.state.get("generator") for rank in cut.ranks] == [np.array([0]), np.array([1]), None]
     assert [int(rank.weights["bn.mean"][0]) for rank in cut.ranks] == [0, 1, 0]

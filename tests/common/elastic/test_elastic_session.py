@@ -39,7 +39,7 @@ def test_time_that_was_lost_is_that_of_the_epoch_or_of_the_test(tmp_path):
     run = read_run(tmp_path / "run")
     assert [epoch.training_seconds for epoch in run.epochs] == [9.0, 2.0, 2.0, 2.0]
     assert run.record.totals.test_seconds == 7.5
-    assert (membership.commit.folder, membership.commit.first_size) == (tmp_path / "run", 1)
+    assert (membership.commit.folder, membership.commit.first_copies) == (tmp_path / "run", 1)
 
 
 def test_onednn_of_ranks_that_came_later_is_in_the_record(tmp_path, capsys):
@@ -63,16 +63,16 @@ def test_any_number_of_ranks_resumes_with_the_global_batch_of_the_first(tmp_path
     first.end_epoch(1)
     first.session.recorder.add_change(CHANGE)
     first.end("interrupted")
-    whole, rates = first.setup.global_batch_size, first.setup.scaled_learning_rates()
+    whole, rates = first.setup.samples_per_update, first.setup.scaled_learning_rates()
     config = replace(first.setup.config, record=replace(first.setup.config.record, resume=str(tmp_path / "run")))
 
     def resume(comm):
         played = Played(config, comm, membership=Membership(size=comm.size))
         setup = played.setup
         played.end_epoch(2, weights=random_weights(setup, seed=2))
-        assert (played.done, setup.global_batch_size) == (1, whole)
+        assert (played.done, setup.samples_per_update) == (1, whole)
         assert setup.scaled_learning_rates().tolist() == rates.tolist()
-        return setup.batch_sizes[comm.rank]
+        return setup.shares[comm.rank].samples
 
     images = run_ranks(3, resume)
     assert sum(images) == whole and max(images) - min(images) <= 1
@@ -83,4 +83,4 @@ def test_any_number_of_ranks_resumes_with_the_global_batch_of_the_first(tmp_path
 def test_more_ranks_than_images_are_one_line(tmp_path):
     config = make_config(tmp_path, faults={"elastic": True}, training={"batch_size": 2})
     with pytest.raises(UserError, match="every rank needs an image in each update"):
-        make_setup(config, size=3, first_size=1)
+        make_setup(config, size=3, first_copies=1)

@@ -16,7 +16,9 @@ from common.run_folder.checkpoints import Checkpoint
 
 def commit(step):
     """The state after an update."""
-    return Commit(folder=Path("run"), first_size=2, checkpoint=Checkpoint(0, step, {"w": np.ones(1)}, {}), made_at=0.0)
+    return Commit(
+        folder=Path("run"), first_copies=2, checkpoint=Checkpoint(0, step, {"w": np.ones(1)}, {}), made_at=0.0
+    )
 
 
 class Script:

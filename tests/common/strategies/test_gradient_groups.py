@@ -12,8 +12,8 @@ from common.measurement.metrics import Sums
 from common.run_folder.sharing import MeasuredGroups, with_measured
 from common.strategies.balance import prepare_on_all_ranks
 from common.strategies.gradient_groups import choose, measure_groups
+from common.task.task import Task
 from common.training.measured import Measured
-from common.training.run_setup import RunSetup
 
 AUTO = {"gradient_groups": "auto"}
 # Seconds of an update on each rank: the first waits least for 4 groups, but the second rank is slowest with them.
@@ -70,7 +70,7 @@ def test_ranks_of_unequal_speed_agree_by_the_time_of_the_slowest(tmp_path, batch
         return prepare_on_all_ranks(config, comm=comm, device="cpu", build=build)
 
     setups = run_ranks(2, work)
-    assert all(isinstance(setup, RunSetup) and setup.config == config for setup in setups), setups
+    assert all(isinstance(setup, Task) and setup.config == config for setup in setups), setups
     assert setups[0].groups == setups[1].groups
     measured = setups[0].groups
     assert measured and measured.chosen == "2"

@@ -9,7 +9,7 @@ from processes import finish, start_command
 
 from common.config import parse_command_line
 from common.errors import UserError
-from common.training.run_setup import prepare_run
+from common.task.prepare import prepare
 from launch.starting import largest_batch
 from launch.starting.largest_batch import find_largest_batch
 
@@ -18,7 +18,7 @@ TORCH = {"framework": "torch", "controller": None, "arguments": DATA}
 
 
 def experiment_of(size):
-    return prepare_run(parse_command_line(DATA, program="train.py"), size=size)
+    return prepare(parse_command_line(DATA, program="train.py"), ranks=size)
 
 
 @pytest.mark.parametrize(("limit", "size"), [(0, 1), (1, 1), (33, 1), (700, 1), (1000, 1), (333, 3)])

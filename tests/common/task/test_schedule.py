@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from common.config import ScheduleConfig
-from common.training.schedule import learning_rates
+from common.task.schedule import learning_rates
 
 
 def rates(size=4, steps=12, **settings):
