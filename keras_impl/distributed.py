@@ -7,23 +7,25 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import horovod.tensorflow as hvd
 import keras
 import tensorflow as tf
 
 from common.config import Config, DeviceConfig
 from common.distributed.communicator import Communicator
 from common.distributed.core_sharing import threads_per_rank
+from common.distributed.horovod_module import horovod_module
 from common.distributed.mpi import join_ranks
 from common.distributed.pinning import check_own_gpu, choose_gpu
 from common.errors import UserError
 from common.utils.freed_memory import keep_freed_memory
 from keras_impl.exchange_meter import ExchangeMeter
-from keras_impl.horovod_keras3 import DistributedOptimizer
-from keras_impl.horovod_keras3.exchange import GradientExchange
 from keras_impl.onednn import use_onednn
 from keras_impl.state import TrainingState
 from keras_impl.weights import weight_maps
+
+hvd = horovod_module("horovod.tensorflow")
+horovod_keras3 = horovod_module("keras_impl.horovod_keras3")
+gradient_exchange = horovod_module("keras_impl.horovod_keras3.exchange")
 
 _HOST = "/cpu:0"
 
@@ -35,7 +37,7 @@ def init(settings: Config | UserError | None = None) -> Communicator:
         settings: of the run; an error waits until all ranks can receive it.
     """
     comm = join_ranks(hvd, settings)
-    if not hvd.is_initialized():
+    if comm.size == 1 or not hvd.is_initialized():
         return comm
 
     def allgather(value: Any) -> list[Any]:
@@ -117,7 +119,7 @@ def wrap_optimizer(
     """
     if comm.size == 1 or config.record.profile:
         return optimizer
-    distributed = DistributedOptimizer(
+    distributed = horovod_keras3.DistributedOptimizer(
         optimizer,
         compression=config.device.compression,
         groups=config.device.groups,
@@ -141,7 +143,7 @@ def average_in_place(
     name: str,
     config: Config,
     weight: float = 1.0,
-    group: Any = hvd.global_process_set,
+    group: Any = None,
     meter: ExchangeMeter | None = None,
 ) -> None:
     """Replace variables by their averages over the ranks, in one grouped all-reduce of their own type.
@@ -149,10 +151,12 @@ def average_in_place(
     Args:
         name: of the operation; the same on all ranks.
         weight: of this rank; the mean over ranks is 1.
-        group: Horovod's process set of the ranks.
+        group: Horovod's process set of the ranks; None: all.
         meter: counts what is exchanged.
     """
-    exchange = GradientExchange(name=name, process_set=group, device=exchange_device(config), meter=meter)
+    exchange = gradient_exchange.GradientExchange(
+        name=name, process_set=group or hvd.global_process_set, device=exchange_device(config), meter=meter
+    )
     tensors = [tf.convert_to_tensor(variable.value) for variable in values]
     averages = exchange(tensors if weight == 1 else [tensor * weight for tensor in tensors], values)
     for variable, average in zip(values, averages, strict=True):
@@ -163,19 +167,19 @@ def average_gradients(
     gradients: Sequence[tf.Tensor],
     *,
     config: Config,
-    group: Any = hvd.global_process_set,
+    group: Any = None,
     meter: ExchangeMeter | None = None,
 ) -> list[tf.Tensor]:
     """Average gradients over the ranks as the optimizer of `wrap_optimizer` does with all in one group.
 
     Args:
-        group: Horovod's process set of the ranks.
+        group: Horovod's process set of the ranks; None: all.
         meter: counts what is exchanged.
     """
-    exchange = GradientExchange(
+    exchange = gradient_exchange.GradientExchange(
         name="gradients",
         compression=config.device.compression,
-        process_set=group,
+        process_set=group or hvd.global_process_set,
         device=exchange_device(config),
         meter=meter,
     )
@@ -191,7 +195,7 @@ def combine_updates(updates: Sequence[tf.Tensor], *, meter: ExchangeMeter) -> li
     Args:
         meter: counts what is exchanged.
     """
-    exchange = GradientExchange(name="updates", op=hvd.Adasum, groups=None, device=_HOST, meter=meter)
+    exchange = gradient_exchange.GradientExchange(name="updates", op=hvd.Adasum, groups=None, device=_HOST, meter=meter)
     return exchange(updates, updates)  # none of them is of a local variable
 
 
@@ -223,7 +227,7 @@ def average_batch_norm(state: TrainingState, *, comm: Communicator, weight: floa
         for statistic in statistics:
             statistic.assign(comm.sum(weight * statistic.numpy()) / comm.size)
     elif comm.copies > 1 and statistics:
-        group = comm.part_group if comm.parts > 1 else hvd.global_process_set
+        group = comm.part_group if comm.parts > 1 else None
         average_in_place(statistics, name="batch_norm", config=state.config, weight=weight, group=group)
 
 

@@ -2,26 +2,24 @@
 
 from typing import Any
 
-import horovod.tensorflow as hvd
 import keras
 import tensorflow as tf
-from horovod.common.exceptions import HorovodInternalError
 
 from common.config import Config
 from common.distributed.communicator import Communicator
+from common.distributed.horovod_module import lost_rank_errors
 from common.elastic.membership import Hooks
 from keras_impl import distributed
-from keras_impl.horovod_keras3.exchange import name_anew
 
 
 def elastic_hooks(settings: Config) -> Hooks:
     """Return how this process leaves Horovod and joins it again, and how it learns that it has to."""
 
     def rejoin() -> Communicator:
-        hvd.shutdown()
+        distributed.hvd.shutdown()
         # Ranks match operations by name: those of a model that is built again have to be those of a new rank's first.
         keras.utils.clear_session()
-        name_anew()
+        distributed.gradient_exchange.name_anew()
         return distributed.init(settings)
 
     return Hooks(rejoin=rejoin, is_lost_rank=_is_lost_rank, listen=_listen)
@@ -29,7 +27,7 @@ def elastic_hooks(settings: Config) -> Hooks:
 
 def _is_lost_rank(error: BaseException) -> bool:
     """Return whether an exchange has failed: of TensorFlow's own, or of Horovod, which it reports as unknown."""
-    if isinstance(error, HorovodInternalError | tf.errors.UnavailableError):
+    if isinstance(error, (*lost_rank_errors(), tf.errors.UnavailableError)):
         return True
     # The message is Horovod's, or that of Gloo below it.
     words = str(error).lower()

@@ -5,14 +5,12 @@ Horovod's own gradients would be wrong here: they sum or average once more, as i
 
 from typing import Any
 
-import horovod.tensorflow as hvd
 import tensorflow as tf
 
 from common.config import Config
 from common.distributed.communicator import Communicator
-from keras_impl.distributed import exchange_device
+from keras_impl.distributed import exchange_device, gradient_exchange, hvd
 from keras_impl.exchange_meter import ExchangeMeter
-from keras_impl.horovod_keras3.exchange import GradientExchange
 
 
 class GroupExchange:
@@ -57,7 +55,7 @@ class GroupExchange:
         return gathered(tensor)
 
     def _sum(self, tensor: tf.Tensor, *, name: str) -> tf.Tensor:
-        exchange = GradientExchange(
+        exchange = gradient_exchange.GradientExchange(
             name=name,
             op=hvd.Sum,
             process_set=self._comm.copy_group,

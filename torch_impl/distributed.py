@@ -6,7 +6,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import horovod.torch as hvd
 import torch
 from torch import Tensor, nn
 
@@ -14,12 +13,15 @@ from common.config import Config, DeviceConfig
 from common.distributed.communicator import Communicator
 from common.distributed.core_sharing import threads_per_rank
 from common.distributed.exchange_meter import ExchangeMeter
+from common.distributed.horovod_module import horovod_module
 from common.distributed.mpi import join_ranks
 from common.distributed.pinning import check_own_gpu, choose_gpu
 from common.errors import UserError
 from common.utils.freed_memory import keep_freed_memory
 from torch_impl.onednn import use_onednn
 from torch_impl.state import TrainingState
+
+hvd = horovod_module("horovod.torch")
 
 
 def init(settings: Config | UserError | None = None) -> Communicator:
@@ -131,7 +133,7 @@ def average_in_place(
     name: str,
     config: Config,
     weight: float = 1.0,
-    group: Any = hvd.global_process_set,
+    group: Any = None,
     meter: ExchangeMeter | None = None,
 ) -> None:
     """Replace tensors by their averages over the ranks, in one grouped all-reduce of their own type.
@@ -139,7 +141,7 @@ def average_in_place(
     Args:
         name: of the operation; the same on all ranks.
         weight: of this rank; the mean over ranks is 1.
-        group: Horovod's process set of the ranks.
+        group: Horovod's process set of the ranks; None: all.
         meter: counts what is exchanged.
     """
     weighted = values if weight == 1 else [value * weight for value in values]
@@ -152,13 +154,13 @@ def average_gradients(
     gradients: Sequence[Tensor],
     *,
     config: Config,
-    group: Any = hvd.global_process_set,
+    group: Any = None,
     meter: ExchangeMeter | None = None,
 ) -> list[Tensor]:
     """Average gradients over the ranks as the optimizer of `wrap_optimizer` does with all in one group.
 
     Args:
-        group: Horovod's process set of the ranks.
+        group: Horovod's process set of the ranks; None: all.
         meter: counts what is exchanged.
     """
     return _average(gradients, compression=_compression(config), name="gradients", group=group, meter=meter)
@@ -217,7 +219,7 @@ def average_batch_norm(state: TrainingState, *, comm: Communicator, weight: floa
             total = comm.sum(weight * statistic.cpu().numpy())
             statistic.copy_(torch.from_numpy(total / comm.size))
     elif comm.copies > 1 and statistics:
-        group = comm.part_group if comm.parts > 1 else hvd.global_process_set
+        group = comm.part_group if comm.parts > 1 else None
         average_in_place(statistics, name="batch_norm", config=state.config, weight=weight, group=group)
 
 
@@ -298,13 +300,15 @@ def _average(
     *,
     compression: Any,
     name: str,
-    group: Any = hvd.global_process_set,
+    group: Any = None,
     meter: ExchangeMeter | None = None,
-    op: Any = hvd.Average,
+    op: Any = None,
 ) -> list[Tensor]:
     meter = meter or ExchangeMeter()
     compression = _Counted(compression, meter)
     with meter.timed():
         small, contexts = zip(*map(compression.compress, tensors), strict=True)
-        averages = hvd.grouped_allreduce(small, op=op, name=name, process_set=group)
+        averages = hvd.grouped_allreduce(
+            small, op=hvd.Average if op is None else op, name=name, process_set=group or hvd.global_process_set
+        )
         return [compression.decompress(average, context) for average, context in zip(averages, contexts, strict=True)]

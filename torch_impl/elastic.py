@@ -2,12 +2,11 @@
 
 from typing import Any
 
-import horovod.torch as hvd
-from horovod.common.exceptions import HorovodInternalError
 from torch.distributed import DistError
 
 from common.config import Config
 from common.distributed.communicator import Communicator
+from common.distributed.horovod_module import lost_rank_errors
 from common.elastic.membership import Hooks
 from torch_impl import distributed
 
@@ -16,7 +15,7 @@ def elastic_hooks(settings: Config) -> Hooks:
     """Return how this process leaves Horovod and joins it again, and how it learns that it has to."""
 
     def rejoin() -> Communicator:
-        hvd.shutdown()
+        distributed.hvd.shutdown()
         return distributed.init(settings)
 
     return Hooks(rejoin=rejoin, is_lost_rank=_is_lost_rank, listen=_listen)
@@ -24,7 +23,7 @@ def elastic_hooks(settings: Config) -> Hooks:
 
 def _is_lost_rank(error: BaseException) -> bool:
     """Return whether an exchange has failed: one of Horovod, or of PyTorch's own, of which Gloo's has no type."""
-    if isinstance(error, HorovodInternalError | DistError):
+    if isinstance(error, (*lost_rank_errors(), DistError)):
         return True
     return isinstance(error, RuntimeError) and "gloo" in str(error).lower()
 

@@ -7,13 +7,13 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import horovod.torch as hvd
 import torch
 from torch import Tensor
 
 from common.config import Config
 from common.distributed.communicator import Communicator
 from common.distributed.exchange_meter import ExchangeMeter
+from torch_impl.distributed import hvd
 
 
 class GroupExchange:

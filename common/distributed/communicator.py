@@ -222,12 +222,9 @@ def controller_variables(variables: Mapping[str, str], *, nccl: bool) -> dict[st
     """Return the variables to add before Horovod starts, which is when MPI and Horovod read them.
 
     Args:
-        variables: the environment; its values are kept, except for the controller of a process without launcher.
+        variables: the environment, whose values are kept.
         nccl: whether gradients go from GPU to GPU, by NCCL.
     """
-    if not under_launcher(variables):
-        # A single process needs no MPI, which would require its daemon.
-        return {"HOROVOD_CONTROLLER": "gloo", "HOROVOD_CPU_OPERATIONS": "gloo"}
     chosen = YIELDING
     if not nccl:
         chosen = chosen | WAKING
@@ -267,10 +264,7 @@ def _init(hvd: Any, *, process_sets: Callable[[], list[Any]]) -> None:
             check_controller(os.environ)
             check_host_name()
         except UserError as error:
-            place, _ = place_on_host(os.environ) or (launcher_local_rank(os.environ), 0)
-            if place > 0:  # one line for each host: the launcher would end the rank that prints it after this one
-                time.sleep(PATIENCE_SECONDS)
-            _end("" if place > 0 else str(error))
+            end_before_joining(error)
     for _ in range(MOST_TRIES):
         try:
             hvd.init(process_sets=process_sets())
@@ -283,6 +277,14 @@ def _init(hvd: Any, *, process_sets: Callable[[], list[Any]]) -> None:
         f"this rank could not join the others. Received: {MOST_TRIES} tries that failed. Remove its host from the list "
         "of hosts, or start the run again"
     )
+
+
+def end_before_joining(error: UserError) -> NoReturn:
+    """End all ranks, none of which can join the others, with one line for each host."""
+    place, _ = place_on_host(os.environ) or (launcher_local_rank(os.environ), 0)
+    if place > 0:  # the launcher would end the rank that prints the line after this one
+        time.sleep(PATIENCE_SECONDS)
+    _end("" if place > 0 else str(error))
 
 
 def _end(message: str) -> NoReturn:
@@ -305,6 +307,20 @@ def check_controller(variables: Mapping[str, str]) -> None:
 def uses_gloo(variables: Mapping[str, str]) -> bool:
     """Return whether Horovod will start Gloo in a process with these environment variables."""
     return any(variables.get(name, "").lower() == "gloo" for name in ("HOROVOD_CONTROLLER", "HOROVOD_CPU_OPERATIONS"))
+
+
+def alone(*, replicas: int = 1) -> Communicator:
+    """Return the only process of a run, which needs neither Horovod nor MPI."""
+    os.environ.update({name: value for name, value in GPU_ORDER.items() if name not in os.environ})
+    return Communicator(
+        rank=0,
+        size=1,
+        local_rank=0,
+        local_size=1,
+        controller="none",
+        allgather=lambda value: [value],
+        replicas=replicas,
+    )
 
 
 def join(

@@ -15,7 +15,17 @@ from types import TracebackType
 from typing import Any
 
 from common.config import Config, StrategyConfig
-from common.distributed.communicator import GPU_ORDER, LOOKING, Communicator, controller_variables, join, under_launcher
+from common.distributed.communicator import (
+    GPU_ORDER,
+    LOOKING,
+    Communicator,
+    alone,
+    controller_variables,
+    end_before_joining,
+    join,
+    under_launcher,
+)
+from common.distributed.horovod_module import NoHorovod
 from common.errors import EXIT_CODE_USER_ERROR, UserError
 
 
@@ -26,12 +36,16 @@ def join_ranks(hvd: Any, settings: Config | UserError | None) -> Communicator:
         hvd: the framework's Horovod, which is not started where the strategy does not use it.
         settings: an error waits until all ranks can receive it; None: no run, Horovod.
     """
-    if isinstance(settings, Config) and not settings.strategy.uses_horovod:
-        strategy = settings.strategy
+    strategy = settings.strategy if isinstance(settings, Config) else StrategyConfig()
+    if not under_launcher(os.environ):
+        return alone(replicas=strategy.replicas or 1)
+    if not strategy.uses_horovod:
         return replace(join_mpi(servers=strategy.servers or 0), replicas=strategy.replicas or 1)
+    if isinstance(hvd, NoHorovod):
+        end_before_joining(hvd.error)
     timeline = isinstance(settings, Config) and settings.record.horovod_timeline
     in_host_memory = isinstance(settings, Config) and settings.device.exchanges_in_host_memory
-    if isinstance(settings, Config) and settings.parts.count > 1 and under_launcher(os.environ):
+    if isinstance(settings, Config) and settings.parts.count > 1:
         return _join_copies(hvd, parts=settings.parts.count, timeline=timeline, in_host_memory=in_host_memory)
     with no_other_way(settings):
         return join(hvd, timeline=timeline, in_host_memory=in_host_memory)
@@ -91,7 +105,7 @@ def no_other_way(settings: Config | UserError | None, *, patience_seconds: float
 
 
 def join_mpi(*, servers: int = 0) -> Communicator:
-    """Return the communicator of the processes that MPI started; one process without a launcher is a run of one rank.
+    """Return the communicator of the processes that MPI started.
 
     Args:
         servers: how many of the last processes are servers. The communicator counts workers only; if none would be
@@ -102,10 +116,6 @@ def join_mpi(*, servers: int = 0) -> Communicator:
     """
     for name, value in GPU_ORDER.items():
         os.environ.setdefault(name, value)
-    if not under_launcher(os.environ):
-        return Communicator(
-            rank=0, size=1, local_rank=0, local_size=1, controller="none", allgather=lambda value: [value]
-        )
     os.environ.update(controller_variables(os.environ, nccl=True))  # without what only Horovod reads
     mpi = _mpi()
     world = mpi.COMM_WORLD

@@ -16,7 +16,7 @@ from common.utils.paths import ROOT
 from common.utils.whole_files import read_text
 from launch.sites.site_files import LaunchSite, read_launch_site
 from launch.sites.values import HOST_NAME, PLAIN_PATH
-from launch.starting.processes import output_of, require_program
+from launch.starting.processes import has_program, output_of, require_program
 from launch.starting.shell import Shell
 from launch.starting.ssh import Ssh, is_this_host, require_hosts
 
@@ -189,7 +189,8 @@ class Launcher:
         Raises:
             UserError: too few slots, no launcher, a folder that it cannot hand on, or a host that ssh does not reach.
         """
-        require_program(self.words(np=np)[0])
+        if not self._is_one_process(np):
+            require_program(self.words(np=np)[0])
         away = [slots.host for slots in self.assigned(np) if not is_this_host(slots.host)]
         if not away:
             return
@@ -238,8 +239,12 @@ class Launcher:
         variables: Collection[str] = (),
     ) -> list[str]:
         """Return the command that starts a trainer on `np` ranks, as one would type it in the current folder."""
-        start = self.words(np=np, controller=controller, variables=variables)
+        start = [] if self._is_one_process(np) else self.words(np=np, controller=controller, variables=variables)
         return [*start, *self.program_words(program, arguments)]
+
+    def _is_one_process(self, np: int) -> bool:
+        """Return whether one rank of this machine is to be started without a launcher, as there is none."""
+        return np == 1 and not self.hosts and self.site.scheduler == "local" and not has_program("horovodrun")
 
     def single_process(self, program: str, *, arguments: Sequence[str]) -> list[str]:
         """Return the command that runs a trainer as one process: without launcher, but where srun brings the image."""

@@ -146,8 +146,13 @@ def require_program(name: str) -> None:
     Raises:
         UserError: it is not.
     """
-    if shutil.which(name, path=trainer_environment()["PATH"]) is None:
+    if not has_program(name):
         raise not_installed(name)
+
+
+def has_program(name: str) -> bool:
+    """Return whether trainers would find a program."""
+    return shutil.which(name, path=trainer_environment()["PATH"]) is not None
 
 
 def not_installed(name: str) -> UserError:

@@ -35,10 +35,21 @@ TRAINERS = ("common", "torch_impl", "keras_impl", "launch")
 FRAMEWORKS = ("torch", "keras")
 RUN_SECONDS = 300
 # Fields of records that hold a time, a place or a measurement, at any depth: by the last word of the name, or the name.
-MEASURED_WORDS = {"seconds", "bytes", "second", "at", "percent", "joules", "watts", "fraction"}
+MEASURED_WORDS = {
+    "seconds",
+    "bytes",
+    "second",
+    "at",
+    "percent",
+    "joules",
+    "watts",
+    "fraction",
+    "milliseconds",
+    "chosen",
+}
 MEASURED = {
     "benchmark", "command", "commit", "dirty", "end", "environment", "energy", "folder", "heartbeat", "host", "hosts",
-    "interference", "isolation", "load", "process", "revision", "start", "started",
+    "interference", "isolation", "load", "process", "profile", "revision", "start", "started",
 }  # fmt: skip
 
 
@@ -131,16 +142,22 @@ def command_of(row: Row, framework: str, settings: str, *, tree: Path) -> list[s
     return ["mpirun", "-np", str(row.ranks), "--bind-to", "none", *program] if row.ranks > 1 else program
 
 
-def train(row: Row, framework: str, *, tree: Path, folder: Path) -> str:
-    """Make the runs of a row in a folder; return what went wrong, or an empty string."""
+def train(row: Row, framework: str, *, tree: Path, folder: Path, start: Path | None) -> str:
+    """Make the runs of a row in a folder; return what went wrong, or an empty string.
+
+    Args:
+        start: the run before, which is there already; None: it is made.
+    """
     shutil.rmtree(folder, ignore_errors=True)
     write_inputs(folder)
+    if row.before and start:
+        shutil.copytree(start, folder / "runs" / "start")
     first = f"{row.settings} --name {row.folder}"
     resumed = [f"--resume runs/{row.folder} {settings}" for settings in row.then]
     if row.launcher == "elastic":
         resumed = [f"{settings} --elastic" for settings in resumed]
-    start = [f"{row.before} --name start"] if row.before else []
-    for settings in (*start, first, *resumed):
+    earlier = [f"{row.before} --name start"] if row.before and not start else []
+    for settings in (*earlier, first, *resumed):
         command = command_of(row, framework, settings.format(folder=folder), tree=tree)
         # A launcher kills its ranks if it is ended in its turn.
         done = subprocess.run(
@@ -167,14 +184,20 @@ def write_inputs(folder: Path) -> None:
         (zone / name).write_text(content, encoding="utf-8")
 
 
-def kept(row: Row, framework: str, *, tree: Path, side: Path, turn: int = 0) -> tuple[Path, str]:
-    """Return the folder of a row's run and what went wrong; train unless that was done for these files."""
+def kept(
+    row: Row, framework: str, *, tree: Path, side: Path, turn: int = 0, start: Path | None = None
+) -> tuple[Path, str]:
+    """Return the folder of a row's run and what went wrong; train unless that was done for these files.
+
+    Args:
+        start: the run before, of the other tree: what one tree replays, the other does, too.
+    """
     folder = side / f"{framework}-{row.folder}{f'-{turn}' if turn else ''}"
     key = hashlib.sha256(f"{fingerprint(tree)} {row}".encode()).hexdigest()
     mark = folder / "key.txt"
     if mark.exists() and mark.read_text(encoding="utf-8") == key:
         return folder / "runs" / row.folder, ""
-    problem = train(row, framework, tree=tree, folder=folder)
+    problem = train(row, framework, tree=tree, folder=folder, start=start)
     if not problem:
         mark.write_text(key, encoding="utf-8")
     return folder / "runs" / row.folder, problem
@@ -185,7 +208,7 @@ def compared(row: Row, framework: str, *, before: Path, working: Path) -> list[s
     old, problem = kept(row, framework, tree=before, side=before.parent)
     if problem:
         return [f"before: {problem}"]
-    new, problem = kept(row, framework, tree=working, side=KEPT / "working")
+    new, problem = kept(row, framework, tree=working, side=KEPT / "working", start=old.with_name("start"))
     if problem:
         return [problem]
     records = list(differing_records(old, new, only_names=bool(row.unlike)))

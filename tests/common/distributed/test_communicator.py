@@ -105,7 +105,6 @@ BY_SRUN = {"OMPI_MCA_pmix_base_async_modex": "1", "OMPI_MCA_pmix_base_collect_da
 @pytest.mark.parametrize(
     ("variables", "nccl", "added"),
     [
-        ({}, False, {"HOROVOD_CONTROLLER": "gloo", "HOROVOD_CPU_OPERATIONS": "gloo"}),
         (MPI, False, YIELDING | ON_CPUS),
         ({"SLURM_STEP_ID": "0", "PMIX_RANK": "0"}, False, YIELDING | ON_CPUS | BY_SRUN),
         (MPI | dict.fromkeys(YIELDING | ON_CPUS, "7"), False, {}),  # values set by the user are kept
@@ -182,7 +181,6 @@ UNRESOLVED = "Gloo looks up the name of its host. Received: {}, which does not r
 @pytest.mark.parametrize(
     ("variables", "name", "line"),
     [
-        ({}, "nowhere.invalid", UNRESOLVED),  # one process alone
         (OVER_GLOO, "nowhere.invalid", UNRESOLVED),
         (OVER_GLOO | {"HOROVOD_LOCAL_RANK": "0"}, "a..b", UNRESOLVED),
         (OVER_GLOO, "192.0.2.1", "which resolves to {}, not an address of this host. Add the name to /etc/hosts"),

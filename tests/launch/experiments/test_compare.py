@@ -1,5 +1,6 @@
 """`launch compare`: one command from a model to a verdict."""
 
+import pytest
 from made_trials import made_run
 
 from common.run_folder.records import read_run
@@ -10,6 +11,7 @@ SHORT = ["--model", "mlp", "--dataset", "synthetic:600x8x8x1x3", "--np", "2", "-
 FOLDER = "compare-mlp-synthetic-600x8x8x1x3-np2-epochs1-maxsteps2-threads1"
 
 
+@pytest.mark.ci
 def test_pairs_of_runs_a_report_and_an_answer(tmp_path, monkeypatch, capfd):
     """And what is there is not made again; the runs are made here, without trainers."""
     monkeypatch.chdir(tmp_path)

@@ -32,6 +32,7 @@ def test_settings_are_tried_that_change_something_here(framework, np, here, trie
     assert {name: value for cell in cells for name, value in cell.items() if name != "name"} == tried
 
 
+@pytest.mark.ci
 def test_a_toy_run_writes_a_recipe_and_is_complete_the_second_time(tmp_path, monkeypatch, capfd):
     """Two runs of each, made here without trainers, show nothing, so what is tried together are the defaults."""
     monkeypatch.chdir(tmp_path)

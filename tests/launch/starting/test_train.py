@@ -82,15 +82,25 @@ def test_a_run_that_can_be_resumed_is_started(tmp_path, starts):
 @pytest.mark.parametrize(
     ("program", "words", "line"),
     [
-        ("horovodrun", [], "horovodrun is not installed"),
-        ("srun", ["--site", "slurm"], "srun is not installed. Received: a machine without Slurm. Give the command on"),
-        ("ssh", ["--hosts", "node1:1"], "ssh is not installed"),
+        ("horovodrun", ["--np", "2"], "horovodrun is not installed"),
+        (
+            "srun",
+            ["--np", "1", "--site", "slurm"],
+            "srun is not installed. Received: a machine without Slurm. Give the command on",
+        ),
+        ("ssh", ["--np", "1", "--hosts", "node1:1"], "ssh is not installed"),
     ],
 )
 def test_a_missing_program_is_one_line_with_the_remedy(program, words, line, starts, monkeypatch):
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr(train.shutil, "which", lambda name, path=None: None if name == program else f"/bin/{name}")
-    call(main, "train", "--np", "1", *words, "--", *SMALL, "--device", "cpu", code=2, shows=line)
+    call(main, "train", *words, "--", *SMALL, "--device", "cpu", code=2, shows=line)
+
+
+def test_one_rank_needs_no_launcher(starts, monkeypatch):
+    monkeypatch.setattr(train.shutil, "which", lambda name, path=None: None if name == "horovodrun" else f"/bin/{name}")
+    assert main(["train", "--np", "1", "--", *SMALL]) == 7
+    assert [Path(word).name for word in starts.commands[0][:2]] == ["python", "train.py"]
 
 
 def test_a_folder_that_horovodrun_cannot_enter_on_other_hosts_is_refused(starts, tmp_path, monkeypatch):
