@@ -49,7 +49,7 @@ MEASURED_WORDS = {
 }
 MEASURED = {
     "benchmark", "command", "commit", "dirty", "end", "environment", "energy", "folder", "heartbeat", "host", "hosts",
-    "interference", "isolation", "load", "process", "profile", "revision", "start", "started",
+    "interference", "isolation", "load", "process", "profile", "staleness", "revision", "start", "started",
 }  # fmt: skip
 
 
