@@ -26,7 +26,7 @@ def join_ranks(hvd: Any, settings: Config | UserError | None) -> Communicator:
         hvd: the framework's Horovod, which is not started where the strategy does not use it.
         settings: an error waits until all ranks can receive it; None: no run, Horovod.
     """
-    if isinstance(settings, Config) and not settings.strategy.uses_horovod:
+    if isinstance(settings, Config) and not settings.strategy.traits.uses_horovod:
         strategy = settings.strategy
         return replace(join_mpi(servers=strategy.servers or 0), replicas=strategy.replicas or 1)
     timeline = isinstance(settings, Config) and settings.record.horovod_timeline
@@ -175,8 +175,7 @@ def check_controller(config: StrategyConfig, variables: Mapping[str, str]) -> No
     if not config.needs_mpi or not under_launcher(variables):
         return
     if variables.get("HOROVOD_CONTROLLER") == "gloo" or "HOROVOD_GLOO_RENDEZVOUS_ADDR" in variables:
-        flag = "--adasum" if config.adasum else f"--strategy {config.strategy}"
         raise UserError(
-            f"{flag} exchanges messages over MPI. Received: ranks started with Gloo. Start them with horovodrun --mpi, "
-            "mpirun or srun"
+            f"{config.traits.flags()} exchanges messages over MPI. Received: ranks started with Gloo. Start them with "
+            "horovodrun --mpi, mpirun or srun"
         )
