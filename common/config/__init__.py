@@ -6,13 +6,19 @@ Defaults are overridden by `--recipe FILE`, both by flags. Not here: what settin
 (`common/training/run_setup.py`).
 """
 
-from common.config.command_line import HELP, add_onednn_option, parse_command_line, read_recipe, requested
+from common.config.command_line import (
+    HELP,
+    add_onednn_option,
+    config_from_dict,
+    parse_command_line,
+    read_recipe,
+    requested,
+)
 from common.config.config import (
     SPEED_SETTINGS,
     Config,
     changed_settings,
     completed,
-    config_from_dict,
     defined_settings,
 )
 from common.config.device import GRADIENT_GROUPS, DeviceConfig, Groups

@@ -2,17 +2,16 @@
 
 import dataclasses
 import functools
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, TypeAdapter, ValidationError
+from pydantic import BeforeValidator
 
 from common.config.conditions import EXCLUSIONS, NEEDS, Given
 from common.config.device import DeviceConfig
 from common.config.record import EnergyConfig, FaultConfig, RecordConfig
-from common.config.rules import Defines, Settings, defined_by
+from common.config.rules import Defines, defined_by
 from common.config.strategies import check_ranks, check_strategy
 from common.config.strategy import BalanceConfig, PartsConfig, StrategyConfig
 from common.config.training import (
@@ -23,8 +22,7 @@ from common.config.training import (
     TrainingConfig,
     before_onednn,
 )
-from common.errors import UserError, first_problem
-from common.names import settings_here
+from common.errors import UserError
 
 # Settings that change the speed of a run but not its results, which `launch tune` tries, and their subjects.
 SPEED_SETTINGS = {
@@ -81,9 +79,9 @@ class Config:
 
 
 @functools.cache
-def subjects() -> dict[str, type[Settings]]:
-    """Return the name of each subject and its settings."""
-    return {subject.name: subject.default_factory for subject in dataclasses.fields(Config)}  # type: ignore[misc]
+def subjects() -> dict[str, Any]:
+    """Return the name of each subject and the class of its settings."""
+    return {subject.name: subject.default_factory for subject in dataclasses.fields(Config)}
 
 
 @functools.cache
@@ -103,38 +101,6 @@ def changed_settings(before: Config, after: Config) -> Iterator[tuple[str, str, 
         for name, value in values.items():
             if value != old[subject][name]:
                 yield subject, name, old[subject][name], value
-
-
-@functools.cache  # building it takes longer than all that it validates
-def _adapter() -> TypeAdapter[Config]:
-    return TypeAdapter(Config)
-
-
-def config_from_dict(settings: dict[str, Any], *, base: Config | None = None, source: str = "settings") -> Config:
-    """Return `base` with some settings replaced.
-
-    Args:
-        settings: subject -> field -> value, as in a recipe or in `run.json`.
-        base: the other settings; None: the defaults.
-        source: name of the origin for error messages.
-
-    Raises:
-        UserError: unknown subject or field, wrong type, or a value out of range.
-    """
-    merged = (base or Config()).as_dict()
-    for subject, values in settings.items():
-        if subject not in merged or not isinstance(values, dict):
-            raise UserError(f"unknown subject in {source}. Received: [{subject}]. Use {', '.join(merged)}")
-        values = settings_here(values, source=source)
-        if unknown := set(values) - set(merged[subject]):
-            known = ", ".join(merged[subject])
-            raise UserError(f"unknown setting in {source}. Received: {min(unknown)} in [{subject}]. Use {known}")
-        merged[subject] |= values
-    try:
-        # Through JSON, in which a list is a valid tuple; strict, so that "3" is not a valid int.
-        return _adapter().validate_json(json.dumps(merged, default=str), strict=True)
-    except ValidationError as error:
-        raise UserError(f"{first_problem(error)} (in {source})") from None
 
 
 def completed(config: Config) -> Config:

@@ -38,6 +38,7 @@ _TYPES = {
     "integer": ("a whole number", "INT"),
     "number": ("a number", "FLOAT"),
     "string": ("a string", "STR"),
+    "boolean": ("true or false", ""),
     "array": ("HEIGHTxWIDTH", "HEIGHTxWIDTH"),
 }
 _BOUNDS = {"minimum": "at least", "exclusiveMinimum": "above", "maximum": "at most", "exclusiveMaximum": "below"}
@@ -124,7 +125,7 @@ def all_options() -> dict[str, Option]:
 
 
 @cache
-def _docstrings(subject: type) -> dict[str, str]:
+def _docstrings(subject: Any) -> dict[str, str]:
     """Return the text below each setting of a subject, which Python does not keep."""
     (definition,) = ast.parse(textwrap.dedent(inspect.getsource(subject))).body
     assert isinstance(definition, ast.ClassDef)

@@ -18,8 +18,9 @@ class Strategy:
     """How ranks share the work of a batch.
 
     Attributes:
-        chosen_by: the conditions that choose it, the last of which names it.
-        frameworks, controllers: that it works with.
+        chosen_by: the condition that chooses it, beside those of its bases.
+        frameworks: that have it.
+        over_gloo: whether Gloo can connect its ranks; else only MPI can.
         uses_horovod: whether Horovod connects the ranks; else MPI alone does.
         options: conditions that no other strategy allows.
         needs: the option without which it says too little.
@@ -27,9 +28,9 @@ class Strategy:
         refuses: conditions under which it does not train, and why.
     """
 
-    chosen_by: tuple[Condition, ...] = ()
+    chosen_by: Condition
     frameworks: tuple[str, ...] = ("torch", "keras")
-    controllers: tuple[str, ...] = ("mpi",)
+    over_gloo = False
     uses_horovod = True
     options: tuple[Condition, ...] = ()
     needs: str | None = None
@@ -40,9 +41,9 @@ class Strategy:
         STRATEGIES.append(cls)
 
     @classmethod
-    def flags(cls) -> str:
-        """Return what names it on a command line, such as "--strategy layers"."""
-        return str(cls.chosen_by[-1])
+    def is_named(cls, values: Mapping[str, Any]) -> bool:
+        """Return whether its own condition holds."""
+        return values[cls.chosen_by.setting] in cls.chosen_by.values
 
     @staticmethod
     def takes_ranks(ranks: int, needed: Any) -> bool:
@@ -53,8 +54,8 @@ class Strategy:
 class AllReduce(Strategy):
     """gradients are averaged over the ranks before every update"""
 
-    chosen_by = (Condition("strategy", ("allreduce",)),)
-    controllers = ("mpi", "gloo")
+    chosen_by = Condition("strategy", ("allreduce",))
+    over_gloo = True
     options = (
         *map(Condition, ("adasum", "backward_passes_per_step", "compression", "elastic", "gradient_groups", "profile")),
         FLOAT16,
@@ -64,8 +65,8 @@ class AllReduce(Strategy):
 class Adasum(AllReduce):
     """each rank computes an update, and Adasum combines the updates by the angles between them"""
 
-    chosen_by = (*AllReduce.chosen_by, Condition("adasum", (True,)))
-    controllers = ("mpi",)
+    chosen_by = Condition("adasum", (True,))
+    over_gloo = False
     ranks = "2, 4 or 8 ranks"
     refuses = (
         (Condition("profile"), "--profile times the averaging of gradients"),
@@ -84,8 +85,8 @@ class Adasum(AllReduce):
 class Averaging(Strategy):
     """(local SGD) each rank updates its own weights, which are averaged periodically"""
 
-    chosen_by = (Condition("strategy", ("averaging",)),)
-    controllers = ("mpi", "gloo")
+    chosen_by = Condition("strategy", ("averaging",))
+    over_gloo = True
     options = (Condition("average_every"), Condition("average_state"), Condition("warmup_allreduce"))
     needs = "average_every"
 
@@ -93,7 +94,7 @@ class Averaging(Strategy):
 class Divided(Strategy):
     """several ranks hold one copy of the model"""
 
-    chosen_by = (Condition("strategy", ("layers", "split")),)
+    chosen_by = Condition("strategy", ("layers", "split"))
     ranks = "a multiple of this number of ranks"
     refuses = (
         (Condition("mixed_precision"), "activations in other types than that of the weights are not verified"),
@@ -110,7 +111,7 @@ class Divided(Strategy):
 class Layers(Divided):
     """(pipeline parallelism) ranks hold consecutive layers of one model"""
 
-    chosen_by = (*Divided.chosen_by, Condition("strategy", ("layers",)))
+    chosen_by = Condition("strategy", ("layers",))
     options = tuple(map(Condition, ("stages", "cut_after", "microbatches", "pipeline_schedule")))
     needs = "stages"
 
@@ -118,7 +119,7 @@ class Layers(Divided):
 class Split(Divided):
     """(tensor parallelism) ranks hold a part of every layer"""
 
-    chosen_by = (*Divided.chosen_by, Condition("strategy", ("split",)))
+    chosen_by = Condition("strategy", ("split",))
     options = (Condition("model_ranks"),)
     needs = "model_ranks"
 
@@ -126,7 +127,7 @@ class Split(Divided):
 class Server(Strategy):
     """ranks without data hold and update the weights"""
 
-    chosen_by = (Condition("strategy", ("server",)),)
+    chosen_by = Condition("strategy", ("server",))
     uses_horovod = False
     options = tuple(map(Condition, ("servers", "staleness", "push_every", "fetch_every", "replay")))
     needs = "servers"
@@ -141,7 +142,7 @@ class Server(Strategy):
 class Native(Strategy):
     """the framework's own strategy, without Horovod"""
 
-    chosen_by = (Condition("strategy", ("native",)),)
+    chosen_by = Condition("strategy", ("native",))
     uses_horovod = False
     options = (Condition("native"),)
     needs = "native"
@@ -157,14 +158,14 @@ class Native(Strategy):
 class DistributedDataParallel(Native):
     """PyTorch's DistributedDataParallel"""
 
-    chosen_by = (*Native.chosen_by, Condition("native", ("ddp",)))
+    chosen_by = Condition("native", ("ddp",))
     frameworks = ("torch",)
 
 
 class Mirrored(Native):
     """TensorFlow's MirroredStrategy: one process with several devices"""
 
-    chosen_by = (*Native.chosen_by, Condition("native", ("mirrored",)))
+    chosen_by = Condition("native", ("mirrored",))
     frameworks = ("keras",)
     options = (Condition("replicas"),)
     needs = "replicas"
@@ -178,7 +179,7 @@ class Mirrored(Native):
 class MultiWorker(Native):
     """TensorFlow's MultiWorkerMirroredStrategy: one process for each replica"""
 
-    chosen_by = (*Native.chosen_by, Condition("native", ("multiworker",)))
+    chosen_by = Condition("native", ("multiworker",))
     frameworks = ("keras",)
 
 
@@ -188,11 +189,7 @@ OWNERS = {option: strategy for strategy in reversed(STRATEGIES) for option in st
 
 def strategy_of(values: Mapping[str, Any]) -> type[Strategy]:
     """Return the strategy that the values of settings choose."""
-    fitting = [
-        strategy
-        for strategy in STRATEGIES
-        if all(values[condition.setting] in condition.values for condition in strategy.chosen_by)
-    ]
+    fitting = [one for one in STRATEGIES if all(base.is_named(values) for base in STRATEGIES if issubclass(one, base))]
     return fitting[-1]
 
 
@@ -202,29 +199,29 @@ def check_strategy(given: Given) -> None:
     for option, owner in OWNERS.items():
         if given.has(option) and not issubclass(strategy, owner):
             raise UserError(
-                f"{option} is an option of {owner.flags()}. Received: {strategy.flags()} "
-                f"{given.shown(option.setting)}. Leave it out, or give {owner.flags()}"
+                f"{option} is an option of {owner.chosen_by}. Received: {strategy.chosen_by} "
+                f"{given.shown(option.setting)}. Leave it out, or give {owner.chosen_by}"
             )
     if strategy.needs:
-        given.check_need(strategy.chosen_by[-1], strategy.needs)
+        given.check_need(strategy.chosen_by, strategy.needs)
     for condition, reason in strategy.refuses:
-        given.check_exclusion(strategy.chosen_by[-1], condition, reason=reason)
+        given.check_exclusion(strategy.chosen_by, condition, reason=reason)
 
 
 def check_ranks(given: Given, ranks: int) -> None:
     """Raise UserError if so many ranks, servers included, cannot train by the strategy."""
     strategy = strategy_of(given.values)
-    needed = strategy.needs or strategy.chosen_by[-1].setting
+    needed = strategy.needs or strategy.chosen_by.setting
     if not strategy.takes_ranks(ranks, given.values[needed]):
         raise UserError(
-            f"{strategy.flags()} trains on {strategy.ranks}. Received: {given.shown(needed)} on {ranks}. "
+            f"{strategy.chosen_by} trains on {strategy.ranks}. Received: {given.shown(needed)} on {ranks}. "
             "Start another number of ranks with horovodrun --mpi, mpirun or srun"
         )
 
 
 def kinds_of(setting: str) -> list[str]:
     """Return the strategies among which a setting chooses, each with its text."""
-    named = {strategy.chosen_by[-1]: strategy for strategy in STRATEGIES}
+    named = {strategy.chosen_by: strategy for strategy in STRATEGIES}
     return [
         f"{condition.values[0]}: {strategy.__doc__}"
         for condition, strategy in named.items()
@@ -236,9 +233,9 @@ def notes_on(setting: str) -> list[str]:
     """Return which strategy has or needs a setting, which setting it needs itself, and which ones exclude it."""
     this = Condition(setting)
     pairs = [pair for pair in EXCLUSIONS if len(pair) == 2]
-    pairs += [(strategy.chosen_by[-1], condition) for strategy in STRATEGIES for condition, _ in strategy.refuses]
+    pairs += [(strategy.chosen_by, condition) for strategy in STRATEGIES for condition, _ in strategy.refuses]
     notes = {
-        "for": [str(OWNERS[this].chosen_by[-1])] if this in OWNERS else [],
+        "for": [str(OWNERS[this].chosen_by)] if this in OWNERS else [],
         "needs": [flag_of(needed) for condition, needed in NEEDS.items() if condition == this],
         "not with": [str(other) for pair in pairs for own, other in (pair, pair[::-1]) if own == this],
     }

@@ -65,7 +65,7 @@ class StrategyConfig(Settings):
     @property
     def needs_mpi(self) -> bool:
         """Whether ranks cannot be connected by Gloo."""
-        return "gloo" not in self.traits.controllers
+        return not self.traits.over_gloo
 
     def controller(self, wanted: str | None) -> str | None:
         """Return what is to connect the ranks: `wanted`, else mpi where nothing else can; None: what the site says."""
@@ -75,7 +75,7 @@ class StrategyConfig(Settings):
         """Raise UserError if the strategy is not one of the framework of this trainer, such as torch_impl/train.py."""
         if not program.startswith(self.traits.frameworks):
             raise UserError(
-                f"{self.native} is a strategy of the other framework. Received: {self.traits.flags()} for {program}. "
+                f"{self.native} is a strategy of the other framework. Received: {self.traits.chosen_by} for {program}. "
                 f"Use {self.traits.frameworks[0]}_impl/train.py"
             )
 

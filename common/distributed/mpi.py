@@ -176,6 +176,6 @@ def check_controller(config: StrategyConfig, variables: Mapping[str, str]) -> No
         return
     if variables.get("HOROVOD_CONTROLLER") == "gloo" or "HOROVOD_GLOO_RENDEZVOUS_ADDR" in variables:
         raise UserError(
-            f"{config.traits.flags()} exchanges messages over MPI. Received: ranks started with Gloo. Start them with "
-            "horovodrun --mpi, mpirun or srun"
+            f"{config.traits.chosen_by} exchanges messages over MPI. Received: ranks started with Gloo. "
+            "Start them with horovodrun --mpi, mpirun or srun"
         )

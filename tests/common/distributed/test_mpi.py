@@ -10,7 +10,6 @@ from common.distributed.mpi import check_controller, check_tasks
 from common.errors import UserError
 from common.training.entry_point import read_settings
 
-
 MESSAGES = StrategyConfig(strategy="server", servers=1)
 MPI_WITH_GLOO = {"OMPI_COMM_WORLD_SIZE": "2", "HOROVOD_CONTROLLER": "gloo"}
 

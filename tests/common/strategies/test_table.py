@@ -40,7 +40,8 @@ OPTIONS = {
 
 def chosen(strategy):
     """Return the fewest settings that choose a strategy, by subject."""
-    settings = {"strategy": {condition.setting: condition.values[0] for condition in strategy.chosen_by}}
+    named = [one.chosen_by for one in STRATEGIES if issubclass(strategy, one) and len(one.chosen_by.values) == 1]
+    settings = {"strategy": {condition.setting: condition.values[0] for condition in named}}
     if strategy.needs in NEEDED:
         subject, value = NEEDED[strategy.needs]
         settings.setdefault(subject, {})[strategy.needs] = value
@@ -64,12 +65,12 @@ def table():
     rows = {
         "PyTorch": ["torch" in one.frameworks for one in traits],
         "Keras": ["keras" in one.frameworks for one in traits],
-        "ranks over MPI: `horovodrun` with `--mpi`, `mpirun`, `srun`": ["mpi" in one.controllers for one in traits],
-        "ranks over Gloo: `horovodrun` with `--gloo`": ["gloo" in one.controllers for one in traits],
+        "ranks over MPI: `horovodrun` with `--mpi`, `mpirun`, `srun`": [True for _ in traits],
+        "ranks over Gloo: `horovodrun` with `--gloo`": [one.over_gloo for one in traits],
         "Horovod": [one.uses_horovod for one in traits],
         **{name: [accepts(one, *setting) for one in strategies] for name, setting in OPTIONS.items()},
     }
-    names = [str(one.chosen_by[-1].values[0]) for one in strategies]
+    names = [str(one.chosen_by.values[0]) for one in strategies]
     names[1] = "allreduce, `--adasum`"
     lines = [f"{HEADING} {' | '.join(names)} |", f"|---|{':---:|' * len(names)}"]
     lines += [f"| {name} | {' | '.join('yes' if one else 'no' for one in cells)} |" for name, cells in rows.items()]
