@@ -72,6 +72,7 @@ STALENESS = Condition("staleness")
 # Condition -> setting that must be given, too: not None, off or 0.
 NEEDS = {
     Condition("nesterov"): "momentum",
+    Condition("tuned_by"): "tuned",
     Condition("slow_is_subject"): "slow",
     STALENESS: "lr_scaling",  # each update uses one worker's batch: a rate scaled for all workers may be too large
     Condition("push_every"): "staleness",  # without it, all workers push and fetch in every update

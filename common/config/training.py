@@ -73,6 +73,8 @@ class ModelConfig(Settings):
     tuned: Annotated[bool, SPEED] = False
     """record that the speed settings are the best for this framework, as recipes of `launch tune` do; `analysis
     frameworks` compares such runs only with each other"""
+    tuned_by: Annotated[str | None, NOTHING] = None
+    """the search that found the speed settings of a tuned run, as recipes of `launch tune` record it (None: unknown)"""
 
     def __post_init__(self) -> None:
         if not is_model_name(self.model):

@@ -127,7 +127,7 @@ def test_an_error_is_the_same_line_in_every_terminal(monkeypatch):
 
 WITHOUT_LIMIT = """
     dataset data_folder gray dropout average_state evaluate_first runs_folder resume tensorboard energy tf32
-    cudnn_benchmark channels_last powercap_folder horovod_timeline slow_is_subject start_weights replay tuned
+    cudnn_benchmark channels_last powercap_folder horovod_timeline slow_is_subject start_weights replay tuned tuned_by
     verbose
 """  # paths, free text, switches
 
