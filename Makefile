@@ -38,7 +38,7 @@ SINCE = $(if $(CHANGED),--changed "$(CHANGED)")
 SETUP = $(or $(PYTHON),python3) launch/setup.py $(if $(WHEELS),--wheels "$(WHEELS)") $(FOR_GPU)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train compare test test-ci test-all pythons test-gpu fuzz mutations lint types bench parity smoke report clouds results wheels lock cloud-parsers extras gpu-build horovod-keras3 clean
+.PHONY: help setup train compare test test-ci test-all pythons test-gpu fuzz mutations equality lint types bench parity smoke report clouds results wheels lock cloud-parsers extras gpu-build horovod-keras3 clean
 
 help: ## list the targets
 	@echo "Targets:"
@@ -91,6 +91,10 @@ fuzz: ## set up if needed, then try damaged files on every reader, many more tha
 mutations: ## break the product line by line, see the tests find it; 40 minutes at most, resumable (ARGS: a word)
 	@$(SETUP) --frameworks "$(FRAMEWORKS)" --dev
 	@.venv/bin/python tests/mutations/run.py $(ARGS)
+
+equality: ## train by the revision before (ARGS="--since REV") and by the working tree: equal weights and records
+	@$(SETUP) --frameworks "torch keras" --dev
+	@.venv/bin/python tests/equality/run.py $(ARGS)
 
 lint: ## check style and format (ruff), and form: twins, layers, lengths of pages, the table of what is proven
 	@$(SETUP) --frameworks "$(FRAMEWORKS)" --dev

@@ -51,6 +51,7 @@ SCRIPTS = {
     "unscaled.py": "tests/end_to_end/test_lesson.py",
     "unsharded.py": "tests/end_to_end/test_lesson.py",
     "horovod/build.py": "tests/launch/horovod/test_build.py",
+    "tests/equality/run.py": "tests/equality/test_rows.py",
     "tests/mutations/run.py": "tests/mutations/test_mutations.py",
     "tests/run.py": "tests/test_run.py",
 }
