@@ -38,7 +38,7 @@ RUN_SECONDS = 300
 MEASURED_WORDS = {"seconds", "bytes", "second", "at", "percent", "joules", "watts", "fraction"}
 MEASURED = {
     "benchmark", "command", "commit", "dirty", "environment", "energy", "folder", "heartbeat", "host", "hosts",
-    "interference", "isolation", "load", "process", "revision", "started",
+    "interference", "isolation", "load", "process", "revision", "started", "tuned_by",
 }  # fmt: skip
 
 
