@@ -46,7 +46,6 @@ STARTERS = ("horovodrun", "mpirun", "srun", "docker", "apptainer")  # of a Pytho
 # A Python program of ours, for both frameworks X -> the test that runs it.
 SCRIPTS = {
     "X_impl/minimal.py": "tests/end_to_end/test_minimal.py",
-    "X_impl/support.py": "tests/end_to_end/test_support.py",
     "bundle/unstage.py": "tests/launch/offline/test_stage.py",
     "apart.py": "tests/end_to_end/test_lesson.py",
     "unscaled.py": "tests/end_to_end/test_lesson.py",

@@ -137,12 +137,14 @@ def recipe_text(default: Cell, trials: Sequence[Trial], chosen: Mapping[str, Any
         f"# {default.name}. Time of training, as a ratio to the default's; {len(default.timed)} runs of the default:",
         *(f"#   {trial.words}: {_result(trial)}{_taken(trial, chosen)}" for trial in trials),
     ]
-    tables: dict[str, dict[str, Any]] = {"model": {"model": first.model, TUNED: True}}
+    host = getattr(first.record.environment, "host", "an unknown host")
+    search = f"{first.folder.parent.name} on {host}"
+    tables: dict[str, dict[str, Any]] = {"model": {"model": first.model, TUNED: True, "tuned_by": search}}
     for name, value in chosen.items():
         tables.setdefault(SPEED_SETTINGS[name], {})[name] = value
     about = {
         "title": f"settings of speed for {default.name}",
-        "source": f"python -m launch tune, on {getattr(first.record.environment, 'host', 'an unknown host')}",
+        "source": f"python -m launch tune, on {host}",
         "ranks": first.np,
     }
     parts = [toml_table(name, values) for name, values in {"about": about, **tables}.items()]

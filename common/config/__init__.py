@@ -6,21 +6,25 @@ Defaults are overridden by `--recipe FILE`, both by flags. Not here: what settin
 (`common/task/prepare.py`).
 """
 
-from common.config.balance import BalanceConfig, Straggler
-from common.config.command_line import HELP, add_onednn_option, parse_command_line, read_recipe, requested
+from common.config.command_line import (
+    HELP,
+    add_onednn_option,
+    config_from_dict,
+    parse_command_line,
+    read_recipe,
+    requested,
+)
 from common.config.config import (
     SPEED_SETTINGS,
     Config,
     changed_settings,
     completed,
-    config_from_dict,
     defined_settings,
 )
 from common.config.device import GRADIENT_GROUPS, DeviceConfig, Groups
-from common.config.faults import FaultConfig
-from common.config.record import EnergyConfig, RecordConfig
+from common.config.record import EnergyConfig, FaultConfig, RecordConfig
 from common.config.rules import settings_flags
-from common.config.strategy import PartsConfig, StrategyConfig
+from common.config.strategy import BalanceConfig, PartsConfig, Straggler, StrategyConfig
 from common.config.training import DataConfig, ModelConfig, OneDNN, OptimizerConfig, ScheduleConfig, TrainingConfig
 
 __all__ = [

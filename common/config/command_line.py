@@ -1,6 +1,8 @@
 """The command line of both trainers, and recipes (TOML, a table per subject with the names of the fields)."""
 
 import argparse
+import functools
+import json
 import os
 import tomllib
 from collections.abc import Sequence
@@ -8,10 +10,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn, get_args
 
-from common.config.config import Config, completed, config_from_dict
-from common.config.options import help_text, read_options
+from pydantic import TypeAdapter, ValidationError
+
+from common.config.config import Config, completed
+from common.config.options import all_options, help_text, read_options
+from common.config.rules import flag_of
 from common.config.training import ModelConfig, OneDNN
-from common.errors import UserError
+from common.errors import UserError, first_problem
+from common.names import settings_here
 from common.utils.command_line import project_version
 from common.utils.whole_files import parse_toml, read_text
 
@@ -42,6 +48,48 @@ def read_recipe(path: Path) -> dict[str, Any]:
     if isinstance(recipe.get("record"), dict) and "resume" in recipe["record"]:
         raise UserError(f"a recipe cannot resume a run. Received: resume in {path}. Give --resume RUN as a flag")
     return recipe
+
+
+@functools.cache  # building it takes longer than all that it validates
+def _adapter() -> TypeAdapter[Config]:
+    return TypeAdapter(Config)
+
+
+def config_from_dict(settings: dict[str, Any], *, base: Config | None = None, source: str = "settings") -> Config:
+    """Return `base` with some settings replaced.
+
+    Args:
+        settings: subject -> field -> value, as in a recipe or in `run.json`.
+        base: the other settings; None: the defaults.
+        source: name of the origin for error messages.
+
+    Raises:
+        UserError: unknown subject or field, wrong type, or a value out of range.
+    """
+    merged = (base or Config()).as_dict()
+    for subject, values in settings.items():
+        if subject not in merged or not isinstance(values, dict):
+            raise UserError(f"unknown subject in {source}. Received: [{subject}]. Use {', '.join(merged)}")
+        values = settings_here(values, source=source)
+        if unknown := set(values) - set(merged[subject]):
+            known = ", ".join(merged[subject])
+            raise UserError(f"unknown setting in {source}. Received: {min(unknown)} in [{subject}]. Use {known}")
+        merged[subject] |= values
+    try:
+        # Through JSON, in which a list is a valid tuple; strict, so that "3" is not a valid int.
+        return _adapter().validate_json(json.dumps(merged, default=str), strict=True)
+    except ValidationError as error:
+        raise UserError(f"{_problem(error)} (in {source})") from None
+
+
+def _problem(error: ValidationError) -> str:
+    """Return what is wrong with settings: the words of the option, if it is the value of one."""
+    first = error.errors(include_url=False)[0]
+    subject, name, *_ = [*(str(part) for part in first["loc"] if not str(part).startswith("function-")), "", ""]
+    option = all_options().get(flag_of(name))
+    if option is None or "error" in first.get("ctx", {}):  # no JSON, or a UserError of several settings
+        return first_problem(error)
+    return f"{subject}.{name} takes {option.takes}. Received: {first['input']!r}"
 
 
 HELP = {"-h", "--help", "--help-all"}

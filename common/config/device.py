@@ -3,7 +3,9 @@
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from common.config.rules import NOTHING, SPEED, Count, Precision, Range, Settings, exclude
+from pydantic import Field
+
+from common.config.rules import NOTHING, SPEED, Count, Precision, Settings
 
 # Loss scaling of mixed precision, for which the frameworks have different defaults: the initial factor, which is halved
 # after each overflow, and the number of updates without overflow after which it is doubled.
@@ -37,7 +39,7 @@ class DeviceConfig(Settings):
     share_gpu: Annotated[bool, SPEED] = False
     """let the ranks of a host share its GPUs, for tests: gradients go through host memory, because NCCL refuses two
     ranks on one GPU; the times of such a run are not compared"""
-    threads: Annotated[int, Range(least=1, most=1024), NOTHING] | None = None
+    threads: Annotated[int, Field(ge=1, le=1024), NOTHING] | None = None
     """compute threads per rank (None: cores of the host / ranks on the host)"""
     compression: Literal["none", "fp16"] = "none"
     """type in which gradients are sent: none: unchanged; fp16: float16"""
@@ -47,28 +49,9 @@ class DeviceConfig(Settings):
     backward_passes_per_step: Annotated[Count, SPEED] = 1
     """gradient accumulation, for allreduce: number of batches per rank whose gradients are averaged before one exchange
     and one update. The global batch size is this many times larger, and --lr-scaling counts batches like ranks"""
-
-    memory_limit: Annotated[int, Range(least=1, most=10**9), SPEED] | None = None
+    memory_limit: Annotated[int, Field(ge=1, le=10**9), SPEED] | None = None
     """megabytes (10^6 bytes) that a rank may use in addition to its memory use before its model is built; the run ends
     if a rank uses more"""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        exclude(
-            self.mixed_precision == "float16" and self.device == "cpu",
-            problem="mixed precision in float16 needs a GPU (bfloat16 does not)",
-            received="--mixed-precision float16 --device cpu",
-        )
-        exclude(
-            self.pinned_memory and self.device == "cpu",
-            problem="pinned memory is for copies to a GPU",
-            received="--pinned-memory --device cpu",
-        )
-        exclude(
-            self.share_gpu and self.device == "cpu",
-            problem="ranks on the CPU have no GPU to share",
-            received="--share-gpu --device cpu",
-        )
 
     @property
     def exchanges_in_host_memory(self) -> bool:

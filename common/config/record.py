@@ -1,12 +1,44 @@
-"""Settings of what a run measures and writes."""
+"""Settings of what a run does when ranks end, join or hang, and of what it measures and writes."""
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from common.config.rules import NOTHING, SPEED, NotNegative, Positive, Range, Settings, require
+from pydantic import Field, FiniteFloat
+
+from common.config.rules import NOTHING, SPEED, CountFromZero, LimitedCount, NotNegative, Positive, Settings
 from common.errors import expanded
+
+_LETTERS = "letters, digits, '.', '_', '+' and '-'"
+FolderName = Annotated[
+    str, Field(pattern=r"^[\w+-][\w.+-]{0,199}$", description=f"at most 200 {_LETTERS}, of which '.' is not the first")
+]
+SiteName = Annotated[str, Field(pattern=r"^[\w.+-]{1,100}$", description=f"at most 100 {_LETTERS}")]
+
+
+@dataclass(frozen=True)
+class FaultConfig(Settings):
+    """ranks that end, join or hang"""
+
+    defines = NOTHING
+
+    elastic: Annotated[bool, SPEED] = False
+    """if a rank ends, continue with the others, and with ranks that join; the global batch size stays that of the
+    first start. Started by horovodrun with --host-discovery-script or by `launch train --elastic`"""
+    commit_steps: Annotated[LimitedCount, SPEED] = 10
+    """updates between copies of the run's state, which every rank keeps in memory; if a rank ends, the updates after
+    the last copy are repeated"""
+    stall_seconds: Annotated[FiniteFloat, Field(ge=1, le=10**6)] | None = None
+    """a rank hangs if it makes no progress for this long in training (None: 20 times its slowest update, at least 60);
+    the limit for start-up, evaluations and checkpoints is at least 10 minutes"""
+    on_stall: Literal["wait", "end", "drop"] | None = None
+    """what to do about ranks that hang, after reporting them: wait; end: end the run, which can be resumed from
+    its newest checkpoint; drop: kill them, and with --elastic the others continue (None: wait; with --elastic drop)"""
+
+    @property
+    def stall_action(self) -> Literal["wait", "end", "drop"]:
+        """What is done about ranks that hang."""
+        return self.on_stall or ("drop" if self.elastic else "wait")
 
 
 @dataclass(frozen=True)
@@ -17,7 +49,7 @@ class EnergyConfig(Settings):
 
     energy: bool = False
     """measure the energy of GPUs, processors and memory; the times of such a run are not compared"""
-    power_interval: Annotated[float, Range(least=0.01, most=60)] = 0.5
+    power_interval: Annotated[FiniteFloat, Field(ge=0.01, le=60)] = 0.5
     """seconds between samples of power"""
     idle_seconds: NotNegative = 10.0
     """seconds of measuring idle power, before the model is built and again after the test"""
@@ -33,7 +65,7 @@ class RecordConfig(Settings):
 
     runs_folder: str = "runs"
     """folder of the run folders, relative to the current one"""
-    name: str | None = None
+    name: FolderName | None = None
     """name of the run folder (None: framework, model, data set, ranks, date and time)"""
     resume: str | None = None
     """run folder of the run to resume; its settings are kept, except that --epochs, --max-steps, --keep,
@@ -41,7 +73,7 @@ class RecordConfig(Settings):
     resume_or_start: bool = False
     """resume the run of this --name if it exists and is not finished, otherwise start it: for jobs that a batch system
     restarts"""
-    keep: Annotated[int, Range(least=0)] = 1
+    keep: CountFromZero = 1
     """number of checkpoints of finished epochs to keep, newest first; 0 keeps all"""
     checkpoint_minutes: Positive | None = None
     """minutes between checkpoints inside an epoch (None: only after each epoch)"""
@@ -57,31 +89,12 @@ class RecordConfig(Settings):
     """progress bars, or one line per epoch (auto: bars in a terminal without a launcher)"""
     verbose: bool = False
     """print all settings, and the layers of the model, before training"""
-    site: str = "local"
+    site: SiteName = "local"
     """recorded name of the site: a node that `python -m launch sites` lists, or your own name"""
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         if self.profile_layers:
             object.__setattr__(self, "profile", True)  # layers are parts of its steps
-        require(
-            self.name is None or re.fullmatch(r"(?!\.)[\w.+-]{1,200}", self.name) is not None,
-            problem="--name is not a valid folder name",
-            received=f"--name {self.name!r}",
-            remedy="Use at most 200 letters, digits, '.', '_', '+' and '-' only",
-        )
-        require(
-            re.fullmatch(r"[\w.+-]{1,100}", self.site) is not None,
-            problem="--site is not a valid name",
-            received=f"--site {self.site!r}",
-            remedy="Use at most 100 letters, digits, '.', '_', '+' and '-' only",
-        )
-        require(
-            self.name is not None or not self.resume_or_start,
-            problem="--resume-or-start finds the run by its name",
-            received="--resume-or-start without --name",
-            remedy="Give --name",
-        )
 
     def folder(self, name: str) -> Path:
         """Return the run folder of a new run of this name."""

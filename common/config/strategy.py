@@ -1,59 +1,25 @@
 """Settings of how ranks share the work of a batch."""
 
-import dataclasses
+import re
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from common.config.rules import Count, LimitedCount, Range, Settings, require, settings_flags
+from pydantic import Field
+
+from common.config.rules import (
+    NOTHING,
+    Count,
+    CountFromZero,
+    LimitedCount,
+    LimitedCountFromZero,
+    Settings,
+)
+from common.config.strategies import Strategy, strategy_of
 from common.errors import UserError
 
-# The strategy that an option belongs to; with another one it has its default.
-STRATEGY_OF_OPTION = {
-    "adasum": "allreduce",
-    "average_every": "averaging",
-    "average_state": "averaging",
-    "cut_after": "layers",
-    "microbatches": "layers",
-    "model_ranks": "split",
-    "pipeline_schedule": "layers",
-    "stages": "layers",
-    "warmup_allreduce": "averaging",
-    "native": "native",
-    "replicas": "native",
-    "servers": "server",
-    "staleness": "server",
-    "push_every": "server",
-    "fetch_every": "server",
-    "replay": "server",
-}
-
-
-NATIVE_FRAMEWORKS = {"ddp": "torch", "mirrored": "keras", "multiworker": "keras"}
-# The options without which a strategy says too little: the problem, and an example.
-_NEEDED = {
-    "average_every": ("averaging needs an interval", "such as 8 or epoch"),
-    "model_ranks": ("split needs the number of ranks that divide each layer", "such as 2"),
-    "native": ("there are several native strategies", f"one of {', '.join(NATIVE_FRAMEWORKS)}"),
-    "servers": ("server needs the number of servers", "such as 1"),
-    "stages": ("layers needs the number of ranks that divide the model", "such as 2"),
-}
-
-
-def check_options(settings: Settings, *, strategy: str) -> None:
-    """Raise UserError if an option belongs to another strategy, or is missing that this one needs."""
-    for option in dataclasses.fields(settings):
-        value, owner = getattr(settings, option.name), STRATEGY_OF_OPTION.get(option.name, strategy)
-        if owner != strategy and value != option.default:
-            raise UserError(
-                f"--{option.name.replace('_', '-')} is an option of --strategy {owner}. "
-                f"Received: --strategy {strategy} {' '.join(settings_flags({option.name: value}))}. "
-                f"Leave it out, or give --strategy {owner}"
-            )
-        if owner == strategy and value is None and option.name in _NEEDED:
-            problem, example = _NEEDED[option.name]
-            raise UserError(
-                f"{problem}. Received: --strategy {strategy}. Give --{option.name.replace('_', '-')}, {example}"
-            )
+Ranks = Annotated[int, Field(ge=2, le=1024)]  # that hold one model
+MOST_SLOW = 1000  # factor of a straggler
+_NUMBER = r"\d{1,9}(?:\.\d{1,9})?"
 
 
 @dataclass(frozen=True)
@@ -61,32 +27,28 @@ class StrategyConfig(Settings):
     """how the ranks share the work of a batch"""
 
     strategy: Literal["allreduce", "averaging", "layers", "native", "server", "split"] = "allreduce"
-    """allreduce: gradients are averaged over the ranks before every update; averaging (local SGD): each rank updates
-    its own weights, which are averaged periodically; layers (pipeline parallelism): ranks hold consecutive layers of
-    one model; native: the framework's own strategy, without Horovod; server: ranks without data hold and update the
-    weights; split (tensor parallelism): ranks hold a part of every layer"""
+    """how the ranks share the work of a batch"""
     average_every: Count | Literal["epoch"] | None = None
     """updates between averagings of the weights, counted from the start of the run; epoch: average at the end of each
-    epoch; required by averaging"""
+    epoch"""
     average_state: bool = True
     """average the optimizer's state (momentum, moments) together with the weights; --no-average-state: each rank keeps
     its own state"""
-    warmup_allreduce: Annotated[int, Range(least=0)] = 0
+    warmup_allreduce: CountFromZero = 0
     """updates at the start of the run that average gradients, before averaging of weights begins (post-local SGD)"""
     native: Literal["ddp", "mirrored", "multiworker"] | None = None
-    """ddp: PyTorch's DistributedDataParallel; mirrored, multiworker: TensorFlow's MirroredStrategy, one process with
-    --replicas devices, and MultiWorkerMirroredStrategy, one per rank; required by native"""
-    replicas: Annotated[int, Range(least=1, most=1024)] | None = None
-    """number of devices for mirrored; each device gets the samples of one rank"""
+    """the framework's own strategy"""
+    replicas: Annotated[int, Field(ge=1, le=1024)] | None = None
+    """number of devices; each device gets the samples of one rank"""
     adasum: bool = False
     """allreduce of 2, 4 or 8 ranks over MPI: each rank computes an update from its own gradients, and Adasum combines
     the updates by the angles between them (arXiv 2006.02924)"""
     servers: Count | None = None
-    """number of servers, which are the last ranks; each holds an equal part of the weights; required by server"""
-    staleness: Annotated[int, Range(least=0, most=10**6)] | Literal["none"] = 0
+    """number of servers, which are the last ranks; each holds an equal part of the weights"""
+    staleness: LimitedCountFromZero | Literal["none"] = 0
     """0: for every update, servers average one gradient from each worker; otherwise servers apply each gradient as an
     update, each worker takes the next batch when it is ready, and no worker starts a step more than this many ahead of
-    the slowest (none: no limit); this requires --lr-scaling"""
+    the slowest (none: no limit)"""
     push_every: LimitedCount = 1
     """batches after which a worker sends the sum of their gradients"""
     fetch_every: LimitedCount = 1
@@ -96,72 +58,25 @@ class StrategyConfig(Settings):
     assignment of batches to workers, and the same order of gradients"""
 
     @property
-    def uses_horovod(self) -> bool:
-        """Whether Horovod connects the ranks; else MPI alone does."""
-        return self.strategy not in ("native", "server")
+    def traits(self) -> type[Strategy]:
+        """What the strategy needs, supports and refuses."""
+        return strategy_of(vars(self))
 
     @property
     def needs_mpi(self) -> bool:
         """Whether ranks cannot be connected by Gloo."""
-        return self.adasum or self.strategy in ("layers", "split") or not self.uses_horovod
+        return not self.traits.over_gloo
 
     def controller(self, wanted: str | None) -> str | None:
         """Return what is to connect the ranks: `wanted`, else mpi where nothing else can; None: what the site says."""
         return wanted or ("mpi" if self.needs_mpi else None)
 
     def check_framework(self, program: str) -> None:
-        """Raise UserError if this trainer (such as torch_impl/train.py) is not of the native strategy's framework."""
-        framework = NATIVE_FRAMEWORKS.get(str(self.native))
-        require(
-            framework is None or program.startswith(framework),
-            problem=f"{self.native} is a strategy of the other framework",
-            received=f"--native {self.native} for {program}",
-            remedy=f"Use {framework}_impl/train.py",
-        )
-
-    def check_ranks(self, ranks: int) -> None:
-        """Raise UserError if so many ranks, servers included, cannot train by the strategy."""
-        require(
-            self.servers is None or self.servers < ranks,
-            problem="servers are separate ranks, in addition to at least one worker",
-            received=f"--servers {self.servers} on {ranks}",
-            remedy="Start more ranks with horovodrun --mpi, mpirun or srun, or give fewer servers",
-        )
-        require(
-            not self.adasum or ranks in (2, 4, 8),
-            problem="Adasum combines the updates of 2, 4 or 8 ranks",
-            received=f"--adasum on {ranks}",
-            remedy="Start 2, 4 or 8 ranks, or leave it out",
-        )
-        require(
-            self.native != "mirrored" or ranks == 1,
-            problem="mirrored is one process with several devices",
-            received=f"{ranks} ranks",
-            remedy="Start one rank, or give --native multiworker",
-        )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_options(self, strategy=self.strategy)
-        require(
-            self.native != "mirrored" or self.replicas is not None,
-            problem="mirrored needs a number of devices",
-            received="--native mirrored",
-            remedy="Give --replicas, such as 2",
-        )
-        require(
-            self.native in (None, "mirrored") or self.replicas is None,
-            problem="each rank is one replica, except with --native mirrored",
-            received=f"--native {self.native} --replicas {self.replicas}",
-            remedy="Leave --replicas out, and start as many ranks",
-        )
-        for name in ("push_every", "fetch_every", "replay"):
-            value = getattr(self, name)
-            require(
-                self.strategy != "server" or self.staleness != 0 or value in (1, None),
-                problem="with --staleness 0, the default, all workers push and fetch in every update",
-                received=f"--staleness 0 {' '.join(settings_flags({name: value}))}",
-                remedy="Leave it out, or give --staleness none, or 1 or more",
+        """Raise UserError if the strategy is not one of the framework of this trainer, such as torch_impl/train.py."""
+        if not program.startswith(self.traits.frameworks):
+            raise UserError(
+                f"{self.native} is a strategy of the other framework. Received: {self.traits.chosen_by} for {program}. "
+                f"Use {self.traits.frameworks[0]}_impl/train.py"
             )
 
 
@@ -169,8 +84,8 @@ class StrategyConfig(Settings):
 class PartsConfig(Settings):
     """models divided among several ranks, by the strategies layers and split"""
 
-    stages: Annotated[int, Range(least=2, most=1024)] | None = None
-    """number of ranks that divide the layers of one model; additional ranks hold copies of it; required by layers"""
+    stages: Ranks | None = None
+    """number of ranks that divide the layers of one model; additional ranks hold copies of it"""
     cut_after: str = "auto"
     """the last layer of each stage except the last stage, such as relu1 or relu1,relu2 (auto: balance the work of the
     stages)"""
@@ -179,20 +94,80 @@ class PartsConfig(Settings):
     pipeline_schedule: Literal["gpipe", "1f1b"] = "1f1b"
     """gpipe: all forward passes, then all backward passes; 1f1b: backward passes as early as possible, which keeps
     fewer activations"""
-    model_ranks: Annotated[int, Range(least=2, most=1024)] | None = None
-    """number of ranks that divide every layer of one model; additional ranks hold copies of it; required by split"""
+    model_ranks: Ranks | None = None
+    """number of ranks that divide every layer of one model; additional ranks hold copies of it"""
 
     @property
     def count(self) -> int:
         """Ranks that hold one copy of the model together."""
         return self.stages or self.model_ranks or 1
 
-    def check_ranks(self, ranks: int) -> None:
-        """Raise UserError if so many ranks do not make whole copies of the model."""
-        flag = "--stages" if self.stages else "--model-ranks"
-        require(
-            ranks % self.count == 0,
-            problem="every copy of the model needs this number of ranks",
-            received=f"{flag} {self.count} on {ranks}",
-            remedy="Start a multiple of it with horovodrun --mpi, mpirun or srun",
-        )
+
+@dataclass(frozen=True, kw_only=True)
+class Straggler:
+    """A rank whose computing takes `factor` times as long, in each update with this probability."""
+
+    rank: int
+    factor: float
+    probability: float
+
+
+@dataclass(frozen=True)
+class BalanceConfig(Settings):
+    """ranks of unequal speed"""
+
+    shares: str | None = None
+    """relative parts of the global batch for the ranks, in order, such as 2:1; auto: by speed, measured before
+    training. Each rank gets at least one image. Gradients and averages are weighted by images, and validation and test
+    are divided in the same way (None: equal parts)"""
+    slow: str | None = None
+    """make a rank a straggler, RANK:FACTOR[:PROBABILITY]: its forward and backward pass take FACTOR times as long,
+    in every update or with this probability, drawn from the seed; the times of such a run are not compared"""
+    slow_is_subject: Annotated[bool, NOTHING] = False
+    """compare the times of a run with --slow, for experiments about stragglers"""
+
+    @property
+    def slows_beside_the_subject(self) -> bool:
+        """Whether a straggler makes the times of a run no result."""
+        return self.slow is not None and not self.slow_is_subject
+
+    def __post_init__(self) -> None:
+        if self.parts is not None and min(self.parts) <= 0:
+            remedy = "Give a number above 0 for each rank, such as 2:1, or auto"
+            raise UserError(f"--shares is not a ratio. Received: --shares {self.shares}. {remedy}")
+        straggler = self.straggler
+        if straggler and not (1 <= straggler.factor <= MOST_SLOW and 0 < straggler.probability <= 1):
+            raise UserError(
+                f"--slow does not describe a straggler. Received: --slow {self.slow}. Give RANK:FACTOR or "
+                f"RANK:FACTOR:PROBABILITY, a factor from 1 to {MOST_SLOW}, such as 0:2 or 0:2:0.1"
+            )
+
+    def check_workers(self, workers: int) -> None:
+        """Raise UserError if parts or straggler are not those of so many workers, the ranks without servers."""
+        if self.parts is not None and len(self.parts) != workers:
+            example = ":".join(["2", *["1"] * (workers - 1)])
+            raise UserError(
+                f"--shares needs one number for each worker. Received: --shares {self.shares} on {workers}. "
+                f"Give one number per worker, such as {example}"
+            )
+        if self.straggler and self.straggler.rank >= workers:
+            raise UserError(
+                "the straggler is not one of the workers, which are numbered from 0. Received: "
+                f"--slow {self.slow} on {workers}. Give a rank from 0 to {workers - 1}"
+            )
+
+    @property
+    def parts(self) -> tuple[float, ...] | None:
+        """The numbers of `shares`, 0 for what is none; None: equal parts, or parts that are yet to be measured."""
+        if self.shares is None or self.shares == "auto":
+            return None
+        return tuple(float(part) if re.fullmatch(_NUMBER, part) else 0.0 for part in self.shares.split(":"))
+
+    @property
+    def straggler(self) -> Straggler | None:
+        """The rank of `slow`, with a factor of 0 if it cannot be read; None: no straggler is planted."""
+        if self.slow is None:
+            return None
+        found = re.fullmatch(rf"(\d{{1,9}}):({_NUMBER})(?::({_NUMBER}))?", self.slow)
+        rank, factor, probability = found.groups() if found else (0, 0, None)
+        return Straggler(rank=int(rank), factor=float(factor), probability=float(probability or 1))

@@ -3,21 +3,24 @@
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
+from pydantic import Field, FiniteFloat
+
 from common.config.rules import (
     IN_RECORD,
     NOTHING,
     SPEED,
     Count,
+    CountFromZero,
     Fraction,
     ImageSize,
     LimitedCount,
+    LimitedCountFromZero,
     LimitedRate,
     NotNegative,
     Positive,
-    Range,
     Settings,
-    require,
 )
+from common.errors import UserError
 from common.model.specs import MODEL_NAMES, is_model_name
 from common.utils.printable import suggestion
 
@@ -44,15 +47,6 @@ class DataConfig(Settings):
     """fraction of the training samples used for validation, from 0 to below 1, chosen by the seed before sharding
     (prepared:FILE and images:PATH with a folder val have their own validation samples)"""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(
-            self.image_size is None or min(self.image_size) >= 1,
-            problem="--image-size is out of range",
-            received=f"--image-size {'x'.join(map(str, self.image_size or ()))}",
-            remedy="Give height and width in pixels, 1 or more each, such as --image-size 148x197",
-        )
-
 
 @dataclass(frozen=True)
 class ModelConfig(Settings):
@@ -60,7 +54,7 @@ class ModelConfig(Settings):
 
     model: Annotated[str, IN_RECORD] = "cnn"
     """mlp, cnn, simplecnn, resnet34, dense500 or deep, such as deep:8x1024 for 8 layers of 1,024 units (deep: 4x128)"""
-    outputs: Annotated[int, Range(least=2, most=10**6)] | None = None
+    outputs: Annotated[int, Field(ge=2, le=10**6)] | None = None
     """units of the last layer (None: the number of classes of the data set)"""
     output_activation: Literal["linear", "sigmoid", "softmax"] = "linear"
     """activation of the last layer before the mse loss; cross_entropy needs linear outputs"""
@@ -79,15 +73,13 @@ class ModelConfig(Settings):
     tuned: Annotated[bool, SPEED] = False
     """record that the speed settings are the best for this framework, as recipes of `launch tune` do; `analysis
     frameworks` compares such runs only with each other"""
+    tuned_by: Annotated[str | None, NOTHING] = None
+    """the search that found the speed settings of a tuned run, as recipes of `launch tune` record it (None: unknown)"""
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        require(
-            is_model_name(self.model),
-            problem="unknown model",
-            received=f"--model {self.model}",
-            remedy=f"{suggestion(self.model, MODEL_NAMES)}Choose one of {', '.join(MODEL_NAMES)}",
-        )
+        if not is_model_name(self.model):
+            remedy = f"{suggestion(self.model, MODEL_NAMES)}Choose one of {', '.join(MODEL_NAMES)}"
+            raise UserError(f"unknown model. Received: --model {self.model}. {remedy}")
 
 
 def before_onednn(settings: Any) -> Any:
@@ -131,15 +123,6 @@ class OptimizerConfig(Settings):
         """Number of arrays that the rule keeps for each weight."""
         return {"sgd": int(self.momentum > 0), "adam": 2, "adamw": 2, "rmsprop": 1}[self.optimizer]
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(
-            not self.nesterov or self.momentum > 0,
-            problem="--nesterov needs momentum",
-            received=f"--momentum {self.momentum}",
-            remedy="Give --momentum above 0 or leave --nesterov out",
-        )
-
 
 @dataclass(frozen=True)
 class ScheduleConfig(Settings):
@@ -163,13 +146,13 @@ class ScheduleConfig(Settings):
 class TrainingConfig(Settings):
     """length of the training, batches, evaluation, seed"""
 
-    epochs: Annotated[int, Range(least=0, most=10**6)] = 12
+    epochs: LimitedCountFromZero = 12
     """passes over the training samples; 0 evaluates only"""
     batch_size: Annotated[LimitedCount, NOTHING] = 64
     """images per backward pass and rank; the global batch size is this times the number of ranks, also with --shares"""
     eval_batch_size: Annotated[LimitedCount, SPEED] = 500
     """images per step and rank in validation and test"""
-    seed: Annotated[int, Range(least=0), IN_RECORD] = 1
+    seed: Annotated[CountFromZero, IN_RECORD] = 1
     """seed of the initial weights, the validation split, the sample order and dropout"""
     steps_per_epoch: Count | None = None
     """steps per epoch (None: all complete global batches)"""
@@ -181,7 +164,7 @@ class TrainingConfig(Settings):
     """sharded: each rank evaluates its part of the validation samples; replicated: each rank evaluates all of them"""
     early_stop: Count | None = None
     """stop after this many validations in a row without a lower validation loss"""
-    target_accuracy: Annotated[float, Range(above=0, most=1)] | None = None
+    target_accuracy: Annotated[FiniteFloat, Field(gt=0, le=1)] | None = None
     """stop when the validation accuracy reaches this fraction, and record the time to reach it"""
     evaluate_first: bool = False
     """also evaluate the test samples before training"""

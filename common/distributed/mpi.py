@@ -39,7 +39,7 @@ def join_ranks(hvd: Any, settings: Config | UserError | None) -> Communicator:
     strategy = settings.strategy if isinstance(settings, Config) else StrategyConfig()
     if not under_launcher(os.environ):
         return alone(replicas=strategy.replicas or 1)
-    if not strategy.uses_horovod:
+    if not strategy.traits.uses_horovod:
         return replace(join_mpi(servers=strategy.servers or 0), replicas=strategy.replicas or 1)
     if isinstance(hvd, NoHorovod):
         end_before_joining(hvd.error)
@@ -185,8 +185,7 @@ def check_controller(config: StrategyConfig, variables: Mapping[str, str]) -> No
     if not config.needs_mpi or not under_launcher(variables):
         return
     if variables.get("HOROVOD_CONTROLLER") == "gloo" or "HOROVOD_GLOO_RENDEZVOUS_ADDR" in variables:
-        flag = "--adasum" if config.adasum else f"--strategy {config.strategy}"
         raise UserError(
-            f"{flag} exchanges messages over MPI. Received: ranks started with Gloo. Start them with horovodrun --mpi, "
-            "mpirun or srun"
+            f"{config.traits.chosen_by} exchanges messages over MPI. Received: ranks started with Gloo. "
+            "Start them with horovodrun --mpi, mpirun or srun"
         )

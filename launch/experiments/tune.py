@@ -71,6 +71,7 @@ def run(options: argparse.Namespace) -> int:
     if wrong := _judge(folder, recipe):
         return wrong
     chosen = {name: value for table in read_recipe(recipe).values() for name, value in table.items()}
+    del chosen["tuned_by"]  # these runs are part of the search
     seed = {"seed": SEED_TOGETHER}
     cells = [{"name": "beside", **seed}, {"name": "together", **chosen, **seed}]
     code = max(code, _make(cells, folder=folder, options=options))

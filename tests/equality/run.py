@@ -36,20 +36,12 @@ FRAMEWORKS = ("torch", "keras")
 RUN_SECONDS = 300
 # Fields of records that hold a time, a place or a measurement, at any depth: by the last word of the name, or the name.
 MEASURED_WORDS = {
-    "seconds",
-    "bytes",
-    "second",
-    "at",
-    "percent",
-    "joules",
-    "watts",
-    "fraction",
-    "milliseconds",
-    "chosen",
-}
+    "at", "bytes", "chosen", "fraction", "joules", "milliseconds", "percent", "second", "seconds", "watts",
+}  # fmt: skip
 MEASURED = {
     "benchmark", "command", "commit", "dirty", "end", "environment", "energy", "folder", "heartbeat", "host", "hosts",
     "interference", "isolation", "load", "process", "profile", "staleness", "revision", "start", "started",
+    "tuned_by",
 }  # fmt: skip
 
 

@@ -22,6 +22,7 @@ def test_what_is_shown_to_be_faster_becomes_a_recipe(tmp_path):
     recipe = tmp_path / "recipe.toml"
     config = recipe_of("what is shown to be faster", recipe)
     assert (config.model.model, config.model.compile, config.model.tuned) == ("cnn", False, True)
+    assert config.model.tuned_by.endswith(" on node1")
     device = config.device
     assert (device.gradient_groups, device.channels_last, device.threads) == ("each", False, None)
     text = recipe.read_text()

@@ -10,24 +10,18 @@ from common.distributed.mpi import check_controller, check_tasks
 from common.errors import UserError
 from common.training.entry_point import read_settings
 
-
-class Messages(StrategyConfig):
-    """A strategy that does not use Horovod."""
-
-    uses_horovod = False
-
-
+MESSAGES = StrategyConfig(strategy="server", servers=1)
 MPI_WITH_GLOO = {"OMPI_COMM_WORLD_SIZE": "2", "HOROVOD_CONTROLLER": "gloo"}
 
 
 @pytest.mark.parametrize("variables", [{"HOROVOD_RANK": "0", "HOROVOD_GLOO_RENDEZVOUS_ADDR": "::1"}, MPI_WITH_GLOO])
 def test_gloo_is_refused_where_messages_go_by_mpi(variables):
     check_controller(StrategyConfig(), variables)
-    for strategy, words in ((Messages(), ""), (StrategyConfig(adasum=True), "--adasum ")):
+    for strategy, words in ((MESSAGES, "--strategy server "), (StrategyConfig(adasum=True), "--adasum ")):
         with pytest.raises(UserError, match=f"{words}exchanges messages over MPI"):
             check_controller(strategy, variables)
-    check_controller(Messages(), {"OMPI_COMM_WORLD_SIZE": "2"})
-    check_controller(Messages(), {"HOROVOD_CONTROLLER": "gloo"})  # which Horovod chooses without a launcher
+    check_controller(MESSAGES, {"OMPI_COMM_WORLD_SIZE": "2"})
+    check_controller(MESSAGES, {"HOROVOD_CONTROLLER": "gloo"})  # which Horovod chooses without a launcher
 
 
 def test_a_rank_that_cannot_read_its_settings_does_not_wait_for_ranks_that_can():

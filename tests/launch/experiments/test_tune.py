@@ -52,6 +52,7 @@ def test_a_toy_run_writes_a_recipe_and_is_complete_the_second_time(tmp_path, mon
     expected = [(False, tune.SEED_TOGETHER), (True, tune.SEED_TOGETHER)]
     assert [(config.model.tuned, config.training.seed) for config in tuned] == expected
     recipe = parse_command_line(["--recipe", str(folder / "recipe.toml")], program="train.py")
+    assert recipe.model.tuned_by.startswith("tune-torch-cnn-np2 on ") and tuned[1].model.tuned_by is None
     assert recipe.model.tuned and recipe.model.model == "cnn" and recipe.device == Config().device
     printed = capfd.readouterr().out
     assert "onednn off" in printed and "no setting is shown to be faster than the default" in printed

@@ -168,7 +168,7 @@ def test_a_combination_that_is_no_setting_fails_its_trial_alone():
     search_file(sampler="grid", momentum=momentum, learning_rate="[0.01]")
     assert "2 trials failed; the same command makes them once more" in search(code=1)
     assert states() == {"finished": 6, "failed": 2}
-    assert all("--nesterov needs momentum" in trial.reason for trial in trials(state="failed"))
+    assert all("--nesterov needs --momentum" in trial.reason for trial in trials(state="failed"))
 
 
 def left_running(*, worker=1, storage="journal", **status):
