@@ -8,7 +8,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from common.data.batches import Stacks
+from common.data.batches import Draw, Stacks
 from common.measurement.metrics import Sums
 from common.measurement.step_profile import Profiler
 from common.measurement.timing import Phases, Timer, timed
@@ -34,22 +34,24 @@ class Trainer:
         state: model and optimizer, which it changes.
         data: this rank's samples.
         phases: the clock of this rank.
+        strategy: says what is rehearsed, and what this rank draws; None: one update, and its part of each step.
 
     Attributes:
         epoch: the current one, from 1.
+        batches_done: batches of the epoch that this rank has computed: one per update, unless it draws them.
         profiler: the clock of the parts of a step, where they are timed.
-        rehearsals: yields for each update to be rehearsed, and undoes what these change of the strategy.
     """
 
     profiler: Profiler | None = None
     most_updates = MOST_UPDATES  # in one call of a compiled function
 
-    def __init__(self, state: TrainingState, data: ShardedData, *, phases: Phases) -> None:
+    def __init__(self, state: TrainingState, data: ShardedData, *, phases: Phases, strategy: Any = None) -> None:
         self.state = state
         self.data = data
         self.phases = phases
-        self.epoch, self._steps_done = 0, 0
-        self.rehearsals: Callable[[], Iterable[None]] = lambda: [None]
+        self.epoch, self.batches_done, self._steps_done = 0, 0, 0
+        self._rehearsals: Callable[[], Iterable[None]] = strategy.rehearsals if strategy else lambda: [None]
+        self._draw: Draw | None = strategy.draw if strategy else None
         self._iterations_before = int(state.optimizer.iterations.numpy())
         self._loss_factor = data.share.loss_factor
         self._slowdown = slowdown_of(data.setup, rank=data.comm.rank)
@@ -75,11 +77,6 @@ class Trainer:
         return self.data.setup.steps_of_epoch(self.epoch) - self._steps_done
 
     @property
-    def batches_done(self) -> int:
-        """Batches of the epoch that this rank has computed: one per update."""
-        return self._steps_done
-
-    @property
     def updates_done(self) -> int:
         """Updates of the epoch that are done, also while a segment is trained."""
         iterations = int(self.state.optimizer.iterations.numpy())
@@ -96,7 +93,7 @@ class Trainer:
                 with compile_errors(self.data.comm):  # alone, so that an error ends all ranks before they exchange
                     images, labels = next(self._first_batch(epoch))
                     self._passes(tf.constant(images[0]), tf.constant(labels[0]))
-            for _ in self.rehearsals():
+            for _ in self._rehearsals():
                 self._train(self._first_batch(epoch), advance=lambda steps: None)
 
     def rehearse_evaluation(self) -> None:
@@ -116,6 +113,7 @@ class Trainer:
             self._compile()
             self.rehearse(epoch)
         self.epoch, self._steps_done = epoch, partial.steps
+        self.batches_done = partial.steps if partial.own_steps is None else partial.own_steps
         self._seconds, self._waiting = partial.training_seconds, Timer(partial.data_wait_seconds)
         stacks = self.data.training(epoch, first_step=partial.steps, most=self.most_updates)
         self._stacks = Stacks(timed(stacks, self._waiting))
@@ -154,6 +152,7 @@ class Trainer:
         """Return what this rank has of the epoch so far, but for weights and optimizer state."""
         return PartialEpoch(
             steps=self._steps_done,
+            own_steps=self.batches_done if self._draw else None,
             training_seconds=self._seconds,
             data_wait_seconds=self._waiting.seconds,
             state={name: np.atleast_1d(variable.numpy()) for name, variable in self._variables().items()},
@@ -177,7 +176,10 @@ class Trainer:
         return loss, correct, samples
 
     def _next_stacks(self, steps: int) -> Batches:
-        return self._stacks.take(steps)
+        if self._draw is None:
+            return self._stacks.take(steps)
+        items = self.data.setup.drawn_items(self._draw, self.epoch, first_step=self._steps_done, steps=steps)
+        return timed(self.data.drawn(self.epoch, items), self._waiting)
 
     def _first_batch(self, epoch: int) -> Batches:
         return islice(self.data.training(epoch, most=1), 1)
@@ -185,6 +187,7 @@ class Trainer:
     def _train(self, stacks: Batches, *, advance: Callable[[int], object]) -> None:
         for images, labels in stacks:
             self._train_stack(tf.constant(images), tf.constant(labels))
+            self.batches_done += len(labels)
             advance(len(labels))
 
     def _updates(self, images: tf.Tensor, labels: tf.Tensor) -> None:
@@ -260,7 +263,7 @@ class Trainer:
 
     def _variables(self) -> dict[str, Any]:
         """Return the sums and the seeds of the dropout layers, under names of their own."""
-        seeds = {layer.name: layer.seed_generator.state for _, layer in self._seeded_layers()}
+        seeds = {layer.name: layer.seed_generator.state for _, layer in seeded_layers(self.state.model)}
         sums = {"losses_of_places": self._losses_of_places, "correct_of_places": self._correct_of_places}
         return {**seeds, **sums}
 
@@ -275,20 +278,21 @@ class Trainer:
 
     def _seed_dropout(self) -> None:
         """Give every epoch and rank dropout masks of their own that do not depend on what ran before."""
-        for number, layer in self._seeded_layers():
+        for number, layer in seeded_layers(self.state.model):
             layer.seed_generator.state.assign(self._dropout_seeds(number, rank=self.data.comm.data_rank))
 
     def _dropout_seeds(self, layer_number: int, *, rank: int) -> np.ndarray:
         seed, part = self.state.config.training.seed, self.data.comm.own_part
         return dropout_seeds(seed, epoch=self.epoch, rank=rank, layer=layer_number, part=part)
 
-    def _seeded_layers(self) -> list[tuple[int, keras.Layer]]:
-        """Return the layers that draw random numbers, each with its number in the model."""
-        layers = enumerate(self.state.model.layers)
-        return [(number, layer) for number, layer in layers if getattr(layer, "seed_generator", None) is not None]
-
     def _synchronize(self) -> None:
         synchronize(self.data.device)
+
+
+def seeded_layers(model: keras.Model) -> list[tuple[int, keras.Layer]]:
+    """Return the layers that draw random numbers, each with its number in the model."""
+    layers = enumerate(model.layers)
+    return [(number, layer) for number, layer in layers if getattr(layer, "seed_generator", None) is not None]
 
 
 def _dense(gradients: Sequence[Any]) -> list[tf.Tensor]:

@@ -8,6 +8,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from common.data.batches import Draw
 from common.distributed.communicator import Communicator
 from common.pipeline.links import Links
 from common.pipeline.schedule import Operation, operations
@@ -28,6 +29,7 @@ class ModelParallel:
 
     exchange: GroupExchange | None = None
     trainer_class: Callable[..., Trainer] = Trainer
+    draw: Draw | None = None
 
     def __init__(self, setup: Task, *, comm: Communicator) -> None:
         self.setup = setup

@@ -13,6 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from common.config import Config
+from common.data.batches import Draw
 from common.distributed.communicator import Communicator
 from common.distributed.rendezvous import addresses_of_ranks
 from common.run_folder.checkpoints import PartialEpoch
@@ -24,7 +25,7 @@ from keras_impl import distributed
 from keras_impl.batch_norm import BatchNormalization
 from keras_impl.exchange import GroupExchange
 from keras_impl.exchange_meter import ExchangeMeter
-from keras_impl.loop import Trainer
+from keras_impl.loop import Trainer, seeded_layers
 from keras_impl.state import TrainingState
 
 # The only strategy of this process: a second one would number its collectives from the start again.
@@ -59,13 +60,13 @@ class NativeTrainer(Trainer):
     def _seed_dropout(self) -> None:
         """Give every replica the masks of the rank whose place it takes."""
         replicas = self.data.comm.replicas
-        for number, layer in self._seeded_layers():
+        for number, layer in seeded_layers(self.state.model):
             ranks = range(self.data.comm.rank * replicas, (self.data.comm.rank + 1) * replicas)
             _PerReplica(layer.seed_generator.state).assign([self._dropout_seeds(number, rank=rank) for rank in ranks])
 
     def _variables(self) -> dict[str, Any]:
         own = super()._variables()
-        seeds = {layer.name: _PerReplica(layer.seed_generator.state) for _, layer in self._seeded_layers()}
+        seeds = {layer.name: _PerReplica(layer.seed_generator.state) for _, layer in seeded_layers(self.state.model)}
         return own | seeds | _statistics(self.state.model)
 
 
@@ -74,6 +75,7 @@ class Native:
 
     exchange: GroupExchange | None = None
     trainer_class: Callable[..., Trainer] = NativeTrainer
+    draw: Draw | None = None
 
     def __init__(self, setup: Task, *, comm: Communicator) -> None:
         self.setup = setup

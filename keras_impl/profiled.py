@@ -9,7 +9,6 @@ from typing import Any
 import tensorflow as tf
 
 from common.measurement.step_profile import Part, Profiler
-from common.measurement.timing import Phases
 from keras_impl.data import Batches, ShardedData
 from keras_impl.distributed import average_gradients, wait_for_all_ranks
 from keras_impl.loop import Trainer
@@ -23,11 +22,11 @@ class ProfiledTrainer(Trainer):
     profiler: Profiler
     most_updates = 1  # a step waits for its own batch alone
 
-    def __init__(self, state: TrainingState, data: ShardedData, *, phases: Phases) -> None:
+    def __init__(self, state: TrainingState, data: ShardedData, **named: Any) -> None:
         by_layer = state.config.record.profile_layers
         self._parts = layer_parts(state.model, state.spec) if by_layer else [("", state.model)]
         self._loss_name = "loss" if by_layer else ""
-        super().__init__(state, data, phases=phases)
+        super().__init__(state, data, **named)
         self.profiler = Profiler(synchronize=self._synchronize)
 
     def _compile(self) -> None:
@@ -46,6 +45,7 @@ class ProfiledTrainer(Trainer):
     def _train(self, stacks: Batches, *, advance: Callable[[int], object]) -> None:
         for images, labels in self.profiler.steps(stacks):
             self._timed_step(tf.constant(images[0]), tf.constant(labels[0]))
+            self.batches_done += 1
             advance(1)
 
     def _timed_step(self, images: tf.Tensor, labels: tf.Tensor) -> None:

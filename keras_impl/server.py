@@ -11,15 +11,12 @@ import numpy as np
 import tensorflow as tf
 
 from common.distributed.communicator import Communicator
-from common.measurement.timing import timed
 from common.model.weights import Weights
 from common.run_folder.checkpoints import PartialEpoch
 from common.run_folder.sharing import SharingRecord
-from common.strategies.drawn_work import DrawnWork
 from common.strategies.served_run import ServedRun
 from common.task.task import Task
 from keras_impl import distributed
-from keras_impl.data import Batches
 from keras_impl.exchange import GroupExchange
 from keras_impl.loop import Trainer
 from keras_impl.state import TrainingState
@@ -34,15 +31,14 @@ class Server:
     """
 
     exchange: GroupExchange | None = None
+    trainer_class: Callable[..., Trainer] = Trainer
 
     def __init__(self, setup: Task, *, comm: Communicator, step: int, folder: Path | None) -> None:
         self.setup = setup
         self.comm = comm
         self._rehearses = False
         self._served = ServedRun(setup, comm=comm, first_step=step, folder=folder, load=self._load)
-        self.trainer_class: Callable[..., Trainer] = Trainer
-        if self._served.draws:
-            self.trainer_class = partial(DrawingTrainer, draw=self._served.items)
+        self.draw = self._served.items if self._served.draws else None
 
     def scope(self) -> AbstractContextManager[Any]:
         """Return the context in which model and optimizer are built."""
@@ -103,16 +99,6 @@ class Server:
         sizes = [int(np.prod(variable.shape)) for variable in self._variables]
         for variable, part in zip(self._variables, tf.split(vector, sizes), strict=True):
             variable.assign(tf.reshape(part, variable.shape))
-
-
-class DrawingTrainer(DrawnWork, Trainer):
-    """Trains on the batches that this rank draws, where workers do not wait for each other."""
-
-    def _next_stacks(self, steps: int) -> Batches:
-        items = self.data.setup.drawn_items(self._draw, self.epoch, first_step=self._steps_done, steps=steps)
-        for stack in timed(self.data.drawn(self.epoch, items), self._waiting):
-            yield stack
-            self._drawn += 1
 
 
 def _relaid(optimizer: Weights, layouts: dict[str, Any]) -> Weights:

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import keras
 import tensorflow as tf
 
+from common.data.batches import Draw
 from common.distributed.communicator import Communicator
 from common.run_folder.checkpoints import PartialEpoch
 from common.run_folder.sharing import SharingRecord
@@ -30,6 +31,7 @@ class Strategy(Protocol):
     """What the trainer asks of every strategy."""
 
     trainer_class: Callable[..., Trainer] = Trainer
+    draw: Draw | None = None  # what it computes of a segment of the run, where it does not take its part of each step
     exchange: GroupExchange | None = None  # of the ranks that hold pieces of the same layers
 
     def scope(self) -> AbstractContextManager[Any]:

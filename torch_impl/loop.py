@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from common.data.batches import Draw
 from common.measurement.metrics import Sums
 from common.measurement.step_profile import Profiler
 from common.measurement.timing import Phases, Timer, timed
@@ -32,22 +33,32 @@ class Trainer:
         data: this rank's samples.
         learning_rates: (updates of the run,) one per update; the last one holds for all after it.
         phases: the clock of this rank.
+        strategy: says what is rehearsed, and what this rank draws; None: one update, and its part of each step.
 
     Attributes:
         epoch: the current one, from 1.
+        batches_done: batches of the epoch that this rank has computed: one per update, unless it draws them.
         profiler: the clock of the parts of a step, where they are timed.
-        rehearsals: yields for each update to be rehearsed, and undoes what these change of the strategy.
     """
 
     profiler: Profiler | None = None
 
-    def __init__(self, state: TrainingState, data: ShardedData, *, learning_rates: np.ndarray, phases: Phases) -> None:
+    def __init__(
+        self,
+        state: TrainingState,
+        data: ShardedData,
+        *,
+        learning_rates: np.ndarray,
+        phases: Phases,
+        strategy: Any = None,
+    ) -> None:
         self.state = state
         self.data = data
         self.learning_rates = learning_rates
         self.phases = phases
-        self.epoch, self._steps_done, self._steps_of_segment = 0, 0, 0
-        self.rehearsals: Callable[[], Iterable[None]] = lambda: [None]
+        self.epoch, self.batches_done, self._steps_done, self._steps_of_segment = 0, 0, 0, 0
+        self._rehearsals: Callable[[], Iterable[None]] = strategy.rehearsals if strategy else lambda: [None]
+        self._draw: Draw | None = strategy.draw if strategy else None
         self._loss_factor = data.share.loss_factor
         self._gradient: Tensor | None = None
         self._slowdown = planted_slowdown(data, state.model)
@@ -58,11 +69,6 @@ class Trainer:
     def steps_left(self) -> int:
         """Updates of the epoch that remain."""
         return self.data.setup.steps_of_epoch(self.epoch) - self._steps_done
-
-    @property
-    def batches_done(self) -> int:
-        """Batches of the epoch that this rank has computed: one per update."""
-        return self._steps_done
 
     @property
     def updates_done(self) -> int:
@@ -79,7 +85,7 @@ class Trainer:
             if self._compiled:
                 with compile_errors(self.data.comm):  # alone, so that an error ends all ranks before they exchange
                     self._compile_passes(epoch)
-            for _ in self.rehearsals():
+            for _ in self._rehearsals():
                 self._reset_sums()
                 self._train(islice(self.data.training(epoch), 1), epoch=epoch, first=0, advance=lambda steps: None)
         self._steps_of_segment = 0
@@ -100,6 +106,7 @@ class Trainer:
         if self.data.setup.freezes_batch_norm_in(epoch) and not self.data.setup.freezes_batch_norm_in(epoch - 1):
             self.rehearse(epoch)
         self.epoch, self._steps_done, self._steps_of_segment = epoch, partial.steps, 0
+        self.batches_done = partial.steps if partial.own_steps is None else partial.own_steps
         self._seconds, self._waiting = partial.training_seconds, Timer(partial.data_wait_seconds)
         self._batches = timed(self.data.training(epoch, first_step=partial.steps), self._waiting)
         self._reset_sums()
@@ -119,7 +126,7 @@ class Trainer:
         with self.phases.phase("training", synchronize=self._synchronize) as segment:
             self._train(self._next_batches(steps), epoch=self.epoch, first=first, advance=advance)
         self._seconds += segment.seconds
-        # Not the batches that were counted: a worker that draws its batches has its own number of them.
+        # Not the batches: a worker that draws them has its own number.
         self._steps_done, self._steps_of_segment = self._steps_done + steps, 0
 
     def result(self) -> Measured:
@@ -139,6 +146,7 @@ class Trainer:
             state["device_generator"] = torch.cuda.get_rng_state(self.data.device).numpy()
         return PartialEpoch(
             steps=self._steps_done,
+            own_steps=self.batches_done if self._draw else None,
             training_seconds=self._seconds,
             data_wait_seconds=self._waiting.seconds,
             state=state,
@@ -174,6 +182,7 @@ class Trainer:
             outputs, losses = self._step(images, labels, float(learning_rate))
             self._losses_of_places += losses
             self._correct_of_places += outputs.argmax(dim=1) == labels
+            self.batches_done += 1
             self._steps_of_segment += 1
             advance(1)
 
@@ -194,7 +203,10 @@ class Trainer:
         self._correct_of_places = torch.zeros(places, dtype=torch.int64, device=device)
 
     def _next_batches(self, steps: int) -> Batches:
-        return islice(self._batches, steps)
+        if self._draw is None:
+            return islice(self._batches, steps)
+        items = self.data.setup.drawn_items(self._draw, self.epoch, first_step=self._steps_done, steps=steps)
+        return timed(self.data.drawn(self.epoch, items), self._waiting)
 
     def _step(self, images: Tensor, labels: Tensor, learning_rate: float) -> tuple[Tensor, Tensor]:
         for group in self.state.optimizer.param_groups:
@@ -204,7 +216,7 @@ class Trainer:
             self._slowdown.start()
         outputs, losses = self._passes(images, labels)
         if self.state.scaler.is_enabled():
-            self._scaled_update()
+            _scaled_update(self.state)
         else:
             self.state.optimizer.step()
         return outputs, losses
@@ -233,17 +245,6 @@ class Trainer:
             # In the order in which autograd would compute it, for the same weights to the last bit.
             self._gradient = torch.ones_like(losses) * self._loss_factor / len(losses)
         return self._gradient
-
-    def _scaled_update(self) -> None:
-        """Average the gradients first, so that an overflow on one rank makes all ranks skip the same step."""
-        optimizer: Any = self.state.optimizer
-        if hasattr(optimizer, "skip_synchronize"):  # Horovod's
-            optimizer.synchronize()
-            with optimizer.skip_synchronize():
-                self.state.scaler.step(optimizer)
-        else:
-            self.state.scaler.step(optimizer)
-        self.state.scaler.update()
 
     def _forward(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         with self._precision:
@@ -284,6 +285,18 @@ class Trainer:
 
     def _synchronize(self) -> None:
         synchronize(self.data.device)
+
+
+def _scaled_update(state: TrainingState) -> None:
+    """Average the gradients first, so that an overflow on one rank makes all ranks skip the same step."""
+    optimizer: Any = state.optimizer
+    if hasattr(optimizer, "skip_synchronize"):  # Horovod's
+        optimizer.synchronize()
+        with optimizer.skip_synchronize():
+            state.scaler.step(optimizer)
+    else:
+        state.scaler.step(optimizer)
+    state.scaler.update()
 
 
 def _precision(mixed: str, *, device: torch.device) -> AbstractContextManager[object]:

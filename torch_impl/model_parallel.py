@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from common.data.batches import Draw
 from common.distributed.communicator import Communicator
 from common.distributed.exchange_meter import ExchangeMeter
 from common.pipeline.links import Links
@@ -26,6 +27,7 @@ class ModelParallel:
 
     exchange: GroupExchange | None = None
     trainer_class: Callable[..., Trainer] = Trainer
+    draw: Draw | None = None
 
     def __init__(self, setup: Task, *, comm: Communicator) -> None:
         self.setup = setup

@@ -13,6 +13,7 @@ from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
+from common.data.batches import Draw
 from common.distributed.communicator import Communicator
 from common.distributed.exchange_meter import ExchangeMeter
 from common.distributed.rendezvous import interface_of, own_address
@@ -31,6 +32,7 @@ class Native:
 
     exchange: GroupExchange | None = None
     trainer_class: Callable[..., Trainer] = Trainer
+    draw: Draw | None = None
 
     def __init__(self, setup: Task, *, comm: Communicator) -> None:
         self.setup = setup

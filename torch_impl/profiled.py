@@ -3,11 +3,11 @@
 They compute what those of `loop.py` compute.
 """
 
-import numpy as np
+from typing import Any
+
 from torch import Tensor
 
 from common.measurement.step_profile import Profiler
-from common.measurement.timing import Phases
 from torch_impl.data import ShardedData
 from torch_impl.distributed import average_gradients, wait_for_all_ranks
 from torch_impl.loop import Trainer
@@ -20,8 +20,8 @@ class ProfiledTrainer(Trainer):
 
     profiler: Profiler  # `train_segment` takes its batches through it
 
-    def __init__(self, state: TrainingState, data: ShardedData, *, learning_rates: np.ndarray, phases: Phases) -> None:
-        super().__init__(state, data, learning_rates=learning_rates, phases=phases)
+    def __init__(self, state: TrainingState, data: ShardedData, **named: Any) -> None:
+        super().__init__(state, data, **named)
         self.profiler = Profiler(synchronize=self._synchronize)
         by_layer = state.config.record.profile_layers
         self._parts = layer_parts(state.model, state.spec) if by_layer else [("", state.model)]

@@ -1,7 +1,6 @@
 """`--strategy server`: gradients go to ranks that hold the weights, and updated weights come back."""
 
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -9,14 +8,11 @@ import torch
 from torch import nn
 
 from common.distributed.communicator import Communicator
-from common.measurement.timing import timed
 from common.run_folder.checkpoints import PartialEpoch
 from common.run_folder.sharing import SharingRecord
-from common.strategies.drawn_work import DrawnWork
 from common.strategies.served_run import ServedRun
 from common.task.task import Task
 from torch_impl import distributed
-from torch_impl.data import Batches
 from torch_impl.exchange import GroupExchange
 from torch_impl.loop import Trainer
 from torch_impl.state import TrainingState
@@ -31,15 +27,14 @@ class Server:
     """
 
     exchange: GroupExchange | None = None
+    trainer_class: Callable[..., Trainer] = Trainer
 
     def __init__(self, setup: Task, *, comm: Communicator, step: int, folder: Path | None) -> None:
         self.setup = setup
         self.comm = comm
         self._rehearses = False
         self._served = ServedRun(setup, comm=comm, first_step=step, folder=folder, load=self._load)
-        self.trainer_class: Callable[..., Trainer] = Trainer
-        if self._served.draws:
-            self.trainer_class = partial(DrawingTrainer, draw=self._served.items)
+        self.draw = self._served.items if self._served.draws else None
 
     def wrap_model(self, model: nn.Module) -> nn.Module:
         """Return the model that computes."""
@@ -91,13 +86,3 @@ class Server:
 
     def _load(self, weights: np.ndarray) -> None:
         self._weights.copy_(torch.from_numpy(weights))
-
-
-class DrawingTrainer(DrawnWork, Trainer):
-    """Trains on the batches that this rank draws, where workers do not wait for each other."""
-
-    def _next_batches(self, steps: int) -> Batches:
-        items = self.data.setup.drawn_items(self._draw, self.epoch, first_step=self._steps_done, steps=steps)
-        for batch in timed(self.data.drawn(self.epoch, items), self._waiting):
-            yield batch
-            self._drawn += 1

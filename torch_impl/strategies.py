@@ -7,6 +7,7 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
+from common.data.batches import Draw
 from common.distributed.communicator import Communicator
 from common.distributed.exchange_meter import ExchangeMeter
 from common.run_folder.checkpoints import PartialEpoch
@@ -27,6 +28,7 @@ class Strategy(Protocol):
     """What the trainer asks of every strategy."""
 
     trainer_class: Callable[..., Trainer] = Trainer
+    draw: Draw | None = None  # what it computes of a segment of the run, where it does not take its part of each step
     exchange: GroupExchange | None = None  # of the ranks that hold pieces of the same layers
 
     def wrap_model(self, model: nn.Module) -> nn.Module:

@@ -73,8 +73,7 @@ def train(config: Config, comm: Communicator, session: Session) -> None:
     comm.check_same_weights(state.export_weights(), when="after the broadcast", cut=setup.partition.axes)
 
     trainer_class = ProfiledTrainer if config.record.profile else strategy.trainer_class
-    trainer = trainer_class(state, data, learning_rates=learning_rates, phases=session.phases)
-    trainer.rehearsals = strategy.rehearsals
+    trainer = trainer_class(state, data, learning_rates=learning_rates, phases=session.phases, strategy=strategy)
     trainer.rehearse_evaluation()
     if config.training.evaluate_first and not checkpoint:
         session.record_initial_test(trainer.evaluate("test"))
