@@ -10,6 +10,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from common.data.batches import Draw
 from common.distributed.communicator import Communicator
 from common.model.weights import Weights
 from common.run_folder.checkpoints import PartialEpoch
@@ -38,7 +39,7 @@ class Server:
         self.comm = comm
         self._rehearses = False
         self._served = ServedRun(setup, comm=comm, first_step=step, folder=folder, load=self._load)
-        self.draw = self._served.items if self._served.draws else None
+        self.draw: Draw | None = self._served.items if self._served.draws else None
 
     def scope(self) -> AbstractContextManager[Any]:
         """Return the context in which model and optimizer are built."""

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from common.data.batches import Draw
 from common.distributed.communicator import Communicator
 from common.run_folder.checkpoints import PartialEpoch
 from common.run_folder.sharing import SharingRecord
@@ -34,7 +35,7 @@ class Server:
         self.comm = comm
         self._rehearses = False
         self._served = ServedRun(setup, comm=comm, first_step=step, folder=folder, load=self._load)
-        self.draw = self._served.items if self._served.draws else None
+        self.draw: Draw | None = self._served.items if self._served.draws else None
 
     def wrap_model(self, model: nn.Module) -> nn.Module:
         """Return the model that computes."""
