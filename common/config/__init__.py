@@ -1,4 +1,4 @@
-"""All settings of a run: validated dataclasses, one for each subject, which are also the trainers' command line.
+"""All settings of a run: a dataclass for each subject, whose fields are also the trainers' command line.
 
     config = parse_command_line(["--model", "mlp", "--epochs", "3"], program="torch_impl/train.py")
 

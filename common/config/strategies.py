@@ -41,9 +41,10 @@ class Strategy:
         STRATEGIES.append(cls)
 
     @classmethod
-    def is_named(cls, values: Mapping[str, Any]) -> bool:
-        """Return whether its own condition holds."""
-        return values[cls.chosen_by.setting] in cls.chosen_by.values
+    def is_chosen(cls, values: Mapping[str, Any]) -> bool:
+        """Return whether its condition and those of its bases hold."""
+        conditions = [strategy.chosen_by for strategy in STRATEGIES if issubclass(cls, strategy)]
+        return all(values[condition.setting] in condition.values for condition in conditions)
 
     @staticmethod
     def takes_ranks(ranks: int, needed: Any) -> bool:
@@ -188,9 +189,8 @@ OWNERS = {option: strategy for strategy in reversed(STRATEGIES) for option in st
 
 
 def strategy_of(values: Mapping[str, Any]) -> type[Strategy]:
-    """Return the strategy that the values of settings choose."""
-    fitting = [one for one in STRATEGIES if all(base.is_named(values) for base in STRATEGIES if issubclass(one, base))]
-    return fitting[-1]
+    """Return the strategy that the values of settings choose: subclasses say more, and come later."""
+    return next(strategy for strategy in reversed(STRATEGIES) if strategy.is_chosen(values))
 
 
 def check_strategy(given: Given) -> None:

@@ -7,7 +7,10 @@ import os
 from pathlib import Path
 
 from common.config import config_from_dict
-from common.config.strategies import STRATEGIES, AllReduce
+from common.config.conditions import EXCLUSIONS, NEEDS
+from common.config.options import all_options
+from common.config.rules import flag_of
+from common.config.strategies import OWNERS, STRATEGIES, AllReduce, Divided
 from common.errors import UserError
 
 PAGE = Path(__file__).parents[3] / "common" / "strategies" / "README.md"
@@ -40,7 +43,7 @@ OPTIONS = {
 
 def chosen(strategy):
     """Return the fewest settings that choose a strategy, by subject."""
-    named = [one.chosen_by for one in STRATEGIES if issubclass(strategy, one) and len(one.chosen_by.values) == 1]
+    named = [base.chosen_by for base in STRATEGIES if issubclass(strategy, base) and base is not Divided]
     settings = {"strategy": {condition.setting: condition.values[0] for condition in named}}
     if strategy.needs in NEEDED:
         subject, value = NEEDED[strategy.needs]
@@ -59,21 +62,21 @@ def accepts(strategy, subject, name, value):
 
 
 def table():
-    strategies = [one for one in STRATEGIES if one is AllReduce or not one.__subclasses__()]
+    strategies = [strategy for strategy in STRATEGIES if strategy is AllReduce or not strategy.__subclasses__()]
     traits = [config_from_dict(chosen(strategy)).strategy.traits for strategy in strategies]
     assert traits == strategies
     rows = {
-        "PyTorch": ["torch" in one.frameworks for one in traits],
-        "Keras": ["keras" in one.frameworks for one in traits],
+        "PyTorch": ["torch" in strategy.frameworks for strategy in traits],
+        "Keras": ["keras" in strategy.frameworks for strategy in traits],
         "ranks over MPI: `horovodrun` with `--mpi`, `mpirun`, `srun`": [True for _ in traits],
-        "ranks over Gloo: `horovodrun` with `--gloo`": [one.over_gloo for one in traits],
-        "Horovod": [one.uses_horovod for one in traits],
-        **{name: [accepts(one, *setting) for one in strategies] for name, setting in OPTIONS.items()},
+        "ranks over Gloo: `horovodrun` with `--gloo`": [strategy.over_gloo for strategy in traits],
+        "Horovod": [strategy.uses_horovod for strategy in traits],
+        **{name: [accepts(strategy, *setting) for strategy in strategies] for name, setting in OPTIONS.items()},
     }
-    names = [str(one.chosen_by.values[0]) for one in strategies]
+    names = [str(strategy.chosen_by.values[0]) for strategy in strategies]
     names[1] = "allreduce, `--adasum`"
     lines = [f"{HEADING} {' | '.join(names)} |", f"|---|{':---:|' * len(names)}"]
-    lines += [f"| {name} | {' | '.join('yes' if one else 'no' for one in cells)} |" for name, cells in rows.items()]
+    lines += [f"| {name} | {' | '.join('yes' if cell else 'no' for cell in cells)} |" for name, cells in rows.items()]
     return "\n".join(lines)
 
 
@@ -85,3 +88,16 @@ def test_the_table_of_the_page_is_what_the_settings_accept():
         PAGE.write_text(text[:start] + table() + text[end:])
         return
     assert text[start:end] == table()
+
+
+def test_every_strategy_of_the_command_line_has_a_class_and_conditions_name_settings():
+    for setting in ("strategy", "native"):
+        named = [strategy.chosen_by for strategy in STRATEGIES if strategy is not Divided]
+        words = [condition.values[0] for condition in named if condition.setting == setting]
+        assert sorted(words) == sorted(all_options()[f"--{setting}"].choices)
+    conditions = [*NEEDS, *(condition for conditions in EXCLUSIONS for condition in conditions), *OWNERS]
+    conditions += [condition for strategy in STRATEGIES for condition, _ in strategy.refuses]
+    for condition in conditions:
+        option = all_options()[flag_of(condition.setting)]
+        assert {value for value in condition.values if isinstance(value, str)} <= set(option.choices)
+    assert {flag_of(needed) for needed in NEEDS.values()} <= set(all_options())
