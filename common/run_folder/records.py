@@ -14,33 +14,29 @@ schema` prints the JSON Schema. Unknown fields are errors; a setting that is mis
 """
 
 import errno
-import json
 import os
 import socket
 import threading
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import TypeAdapter, ValidationError
-
 from common.config import Config
-from common.errors import UserError, first_problem, user_errors
+from common.errors import UserError, user_errors
+from common.json_records import Record, RecordFile
 from common.measurement.energy import EnergyRecord
 from common.measurement.interference import Interference
 from common.measurement.step_profile import StepProfile
 from common.run_folder.environment import Environment, tuning_of
 from common.run_folder.sharing import MeasuredGroups, SharingRecord
-from common.run_folder.values import STRICT, NotRecorded, OneDNNInForce, RankCount, Seconds, Timestamp, WholeNumber
+from common.run_folder.values import NotRecorded, OneDNNInForce, RankCount, Seconds, Timestamp, WholeNumber
 from common.run_folder.world_changes import ElasticRecord
-from common.utils.atomic import remove_partial_files, write_atomically
+from common.utils.atomic import remove_partial_files
 from common.utils.process_state import ENDED, process_state
-from common.utils.whole_files import parse_json, read_text
 
-SCHEMA_VERSION: Literal[1] = 1
 RUN_FILE = "run.json"
 EPOCHS_FILE = "epochs.jsonl"
 WEIGHTS_FILE = "weights.safetensors"
@@ -52,10 +48,9 @@ RunState = Literal["running", "finished", "failed", "interrupted", "killed"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class World:
+class World(Record):
     """The ranks of the run: number, hosts, controller, devices."""
 
-    __pydantic_config__ = STRICT
     size: RankCount  # of ranks that hold data
     local_size: RankCount
     servers: WholeNumber = 0  # processes beside them that hold parameters
@@ -79,10 +74,9 @@ class World:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DataRecord:
+class DataRecord(Record):
     """The data set as used in the run."""
 
-    __pydantic_config__ = STRICT
     name: str
     training_samples: WholeNumber
     validation_samples: WholeNumber
@@ -98,10 +92,9 @@ class DataRecord:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelRecord:
+class ModelRecord(Record):
     """The model."""
 
-    __pydantic_config__ = STRICT
     name: str
     outputs: int
     parameters: WholeNumber
@@ -110,20 +103,18 @@ class ModelRecord:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Hashes:
+class Hashes(Record):
     """Two runs with the same initial weights and sample order have equal hashes of them."""
 
-    __pydantic_config__ = STRICT
     initial_weights: str | NotRecorded
     sample_order: str | NotRecorded
     final_weights: str | NotRecorded | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
-class Status:
+class Status(Record):
     """The state of the run."""
 
-    __pydantic_config__ = STRICT
     state: RunState
     host: str
     process: int
@@ -137,10 +128,9 @@ class Status:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Totals:
+class Totals(Record):
     """Sums over the whole run, including the parts before a resume; start-up is not training time."""
 
-    __pydantic_config__ = STRICT
     epochs: WholeNumber
     steps: WholeNumber | NotRecorded
     startup_seconds: Seconds | NotRecorded  # of the last start, up to the first update
@@ -165,19 +155,17 @@ class Totals:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Evaluation:
+class Evaluation(Record):
     """Means over the test samples."""
 
-    __pydantic_config__ = STRICT
     loss: float | None
     accuracy: float | None
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunRecord:
+class RunRecord(Record):
     """`run.json`."""
 
-    __pydantic_config__ = STRICT
     schema_version: Literal[1]
     origin: Literal["measured", "imported", "published"]
     framework: str
@@ -213,10 +201,9 @@ class RunRecord:
 
 
 @dataclass(frozen=True, kw_only=True)
-class EpochRecord:
+class EpochRecord(Record):
     """One line of `epochs.jsonl`. Epochs count from 1."""
 
-    __pydantic_config__ = STRICT
     epoch: WholeNumber
     steps: WholeNumber
     learning_rate: float | NotRecorded  # of the last step
@@ -235,13 +222,14 @@ class EpochRecord:
     weights_hash: str | NotRecorded
 
 
-_RUN = TypeAdapter(RunRecord)
-_EPOCH = TypeAdapter(EpochRecord)
+_FOLDER = {"missing": "not a run folder", "source": f"Name a folder with {RUN_FILE}"}
+RUNS = RecordFile(kind=RunRecord, what="a valid record of a run", **_FOLDER)
+EPOCHS = RecordFile(kind=EpochRecord, what="a valid record of epochs", **_FOLDER)
 
 
 def run_folder_schema() -> dict[str, Any]:
     """Return file name -> JSON Schema of the file (of one line for `epochs.jsonl`)."""
-    return {RUN_FILE: _RUN.json_schema(), EPOCHS_FILE: _EPOCH.json_schema()}
+    return {RUN_FILE: RUNS.schema(), EPOCHS_FILE: EPOCHS.schema()}
 
 
 def now() -> str:
@@ -357,21 +345,13 @@ class RunWriter:
 
 
 def write_record(folder: Path, record: RunRecord) -> None:
-    """Write `run.json`.
-
-    Raises:
-        OSError: full disk, missing permission.
-    """
-    write_atomically(folder / RUN_FILE, json.dumps(asdict(record), indent=1) + "\n")
+    """Write `run.json`; OSError as of `RecordFile.write`."""
+    RUNS.write(folder / RUN_FILE, record)
 
 
 def write_epochs(folder: Path, epochs: Iterable[EpochRecord]) -> None:
-    """Write `epochs.jsonl`.
-
-    Raises:
-        OSError: full disk, missing permission.
-    """
-    write_atomically(folder / EPOCHS_FILE, "".join(json.dumps(asdict(epoch)) + "\n" for epoch in epochs))
+    """Write `epochs.jsonl`; OSError as of `RecordFile.write`."""
+    EPOCHS.write_lines(folder / EPOCHS_FILE, epochs)
 
 
 @dataclass(frozen=True)
@@ -403,12 +383,7 @@ def read_record(folder: Path) -> RunRecord:
     Raises:
         UserError: there is none, or it does not follow the schema.
     """
-    text = _read(folder / RUN_FILE)
-    try:
-        return _RUN.validate_json(text, strict=True)
-    except ValidationError as error:
-        # Parsed a second time only after an error: reading thousands of runs has to be fast.
-        raise _invalid(folder, text, error) from None
+    return RUNS.read(folder / RUN_FILE)
 
 
 def read_epochs(folder: Path) -> list[EpochRecord]:
@@ -417,40 +392,12 @@ def read_epochs(folder: Path) -> list[EpochRecord]:
     Raises:
         UserError: there is none, it does not follow the schema, or epochs are missing or duplicated.
     """
-    try:
-        epochs = [_EPOCH.validate_json(line, strict=True) for line in _read(folder / EPOCHS_FILE).splitlines()]
-    except ValidationError as error:
-        raise UserError(f"{folder} is not a valid run folder: {first_problem(error)}. Restore the file") from None
-    if [epoch.epoch for epoch in epochs] != list(range(1, len(epochs) + 1)):
-        raise UserError(
-            f"{folder} is not a valid run folder: epochs are missing or duplicated. "
-            f"Received: {[epoch.epoch for epoch in epochs]} in {EPOCHS_FILE}. Restore the file"
-        )
+    file = folder / EPOCHS_FILE
+    epochs = EPOCHS.read_lines(file)
+    numbers = [epoch.epoch for epoch in epochs]
+    if numbers != list(range(1, len(epochs) + 1)):
+        raise EPOCHS.invalid(file, f"epochs are missing or duplicated. Received: {numbers}")
     return epochs
-
-
-def _read(file: Path) -> str:
-    try:
-        return read_text(file)
-    except OSError as error:
-        raise UserError(
-            f"not a run folder: {error.strerror}. Received: {error.filename}. Name a folder with run.json"
-        ) from None
-    except UnicodeDecodeError as error:
-        raise UserError(f"{file.parent} is not a valid run folder. Received: {error}. Restore its files") from None
-
-
-def _invalid(folder: Path, text: str, error: ValidationError) -> UserError:
-    """Return the error for an invalid record: another version of the schema comes first."""
-    try:
-        version = parse_json(text).get("schema_version")
-    except (ValueError, AttributeError) as broken:
-        return UserError(f"{folder} is not a valid run folder. Received: {broken} in {RUN_FILE}. Restore the file")
-    if version != SCHEMA_VERSION:
-        return UserError(
-            f"unknown schema version. Received: {version} in {folder}. This program reads {SCHEMA_VERSION}"
-        )
-    return UserError(f"{folder} is not a valid run folder: {first_problem(error)}. Restore the file")
 
 
 def state_of(record: RunRecord) -> RunState:

@@ -8,11 +8,11 @@ import psutil
 
 from common.config import Config
 from common.distributed.console import Console, counted
+from common.json_records import SCHEMA_VERSION
 from common.model.weights import weights_hash
 from common.run_folder.checkpoints import Checkpoint
 from common.run_folder.environment import describe_environment
 from common.run_folder.records import (
-    SCHEMA_VERSION,
     WEIGHTS_FILE,
     DataRecord,
     Hashes,

@@ -18,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from waiting import wait_until
 
+from common import json_records
 from common.__main__ import main
 from common.checks.parity_record import ParityRecord
 from common.errors import UserError
@@ -201,7 +202,7 @@ def test_the_heartbeat_moves_until_the_end_and_outlives_a_full_disk(tmp_path, mo
 
     others = set(threading.enumerate())
     writer = RunWriter.create(tmp_path / "a", make_record(status=make_status(started_at=started, heartbeat_at=started)))
-    monkeypatch.setattr(records, "write_atomically", fail_twice)
+    monkeypatch.setattr(json_records, "write_atomically", fail_twice)
     wait_until(lambda: len(failures) == 2)
     wait_until(lambda: heartbeat() > started)
     later = heartbeat()
