@@ -24,7 +24,7 @@ class Record:
 
 
 @cache
-def _adapter_of(kind: type[Kind]) -> TypeAdapter[Kind]:
+def _adapter_of(kind: Any) -> TypeAdapter[Any]:
     return TypeAdapter(kind)
 
 
@@ -39,9 +39,10 @@ def validated(kind: type[Kind], table: Any, *, place: object, what: str, remedy:
     """
     try:
         # Through JSON: only there does pydantic's strict mode accept tables for dataclasses and dates as text.
-        return _adapter_of(kind).validate_json(json.dumps(table, default=str), strict=True)
+        record: Kind = _adapter_of(kind).validate_json(json.dumps(table, default=str), strict=True)
     except ValidationError as error:
         raise UserError(f"{place} is not {what}: {first_problem(error)}. {remedy}") from None
+    return record
 
 
 @dataclass(frozen=True, kw_only=True)

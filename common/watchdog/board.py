@@ -23,6 +23,11 @@ class Board(ctypes.Structure):
         failure: why rank 0 must end the run; empty: it need not.
     """
 
+    activity_number: int
+    updates: int
+    moved_at: float
+    slowest_seconds: float
+    failure: bytes
     _fields_ = (
         ("activity_number", ctypes.c_int64),
         ("updates", ctypes.c_int64),
