@@ -39,10 +39,10 @@ def validated(kind: type[Kind], table: Any, *, place: object, what: str, remedy:
     """
     try:
         # Through JSON: only there does pydantic's strict mode accept tables for dataclasses and dates as text.
-        record: Kind = _adapter_of(kind).validate_json(json.dumps(table, default=str), strict=True)
+        adapter: TypeAdapter[Kind] = _adapter_of(kind)  # type: ignore[arg-type] - a class is hashable
+        return adapter.validate_json(json.dumps(table, default=str), strict=True)
     except ValidationError as error:
         raise UserError(f"{place} is not {what}: {first_problem(error)}. {remedy}") from None
-    return record
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +65,7 @@ class RecordFile(Generic[Kind]):
 
     @cached_property
     def _adapter(self) -> TypeAdapter[Kind]:
-        return _adapter_of(self.kind)
+        return _adapter_of(self.kind)  # type: ignore[arg-type] - a class is hashable
 
     @cached_property
     def _has_version(self) -> bool:

@@ -18,13 +18,13 @@ from common.run_folder.records import (
     Hashes,
     ModelRecord,
     RunRecord,
-    RunWriter,
     Status,
     World,
     now,
     read_run,
     slurm_job,
 )
+from common.run_folder.run_writer import RunWriter
 from common.run_folder.set_aside import set_aside
 from common.run_folder.values import NotRecorded
 from common.training.resume import Standing, check_replayed, read_resumable_run

@@ -20,7 +20,8 @@ from common.config import Config, requested
 from common.distributed.pinning import choose_gpu
 from common.errors import EXIT_CODE_USER_ERROR, UserError
 from common.names import framework_here
-from common.run_folder.records import RunState, check_new_folder, read_record, state_of
+from common.run_folder.records import RunState, read_record, state_of
+from common.run_folder.run_writer import check_new_folder
 from common.training.entry_point import read_settings
 from common.training.resume import AlreadyFinished, look_at_run, read_resumable_run, recorded_first_size
 from common.training.run_setup import RunSetup, prepare_run
