@@ -39,7 +39,7 @@ def validated(kind: type[Kind], table: Any, *, place: object, what: str, remedy:
     """
     try:
         # Through JSON: only there does pydantic's strict mode accept tables for dataclasses and dates as text.
-        adapter: TypeAdapter[Kind] = _adapter_of(kind)  # type: ignore[arg-type] - a class is hashable
+        adapter: TypeAdapter[Kind] = _adapter_of(kind)  # type: ignore[arg-type]  # a class is hashable
         return adapter.validate_json(json.dumps(table, default=str), strict=True)
     except ValidationError as error:
         raise UserError(f"{place} is not {what}: {first_problem(error)}. {remedy}") from None
@@ -65,7 +65,7 @@ class RecordFile(Generic[Kind]):
 
     @cached_property
     def _adapter(self) -> TypeAdapter[Kind]:
-        return _adapter_of(self.kind)  # type: ignore[arg-type] - a class is hashable
+        return _adapter_of(self.kind)  # type: ignore[arg-type]  # a class is hashable
 
     @cached_property
     def _has_version(self) -> bool:

@@ -26,7 +26,8 @@ from common.watchdog.launcher import end_launcher
 from common.watchdog.verdict import SILENT_SECONDS, Report, hanging_ranks, is_stuck, words
 
 GRACE_TICKS = 5  # for a stack to come, and for a rank to end by itself
-MOST_BYTES = 60_000  # of a datagram
+MOST_BYTES = 60_000  # of a datagram, of which a stack takes half at most
+LONGEST_REASON = 1000  # characters of what is recorded; the line that is printed has all
 
 
 @dataclass(kw_only=True)
@@ -139,7 +140,7 @@ class Watcher:
         lines = [f"{self.program}: {reason}: {what}"]
         lines += [f"  rank {rank}: {line}" for rank in hanging for line in reports[rank].stack.splitlines()]
         print("\n".join(lines), file=sys.stderr, flush=True)
-        self._verdict = reason, {"wait": [], "end": list(reports), "drop": hanging}[action]
+        self._verdict = reason[:LONGEST_REASON], {"wait": [], "end": list(reports), "drop": hanging}[action]
 
     def _end_if_listed(self, reason: str, ranks: list[int]) -> None:
         """Let the rank end if it must, by force if it does not; with it ends this process."""
