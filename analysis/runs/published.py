@@ -5,7 +5,6 @@ interval, and it cannot be checked. A statement about several runs is a claim, q
 """
 
 import math
-import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -20,7 +19,7 @@ from analysis.runs.table import FIGURES, LoadedRun
 from common.errors import UserError
 from common.json_records import SCHEMA_VERSION, Record, validated
 from common.run_folder.records import DataRecord, NotRecorded, RunRecord, World
-from common.utils.whole_files import parse_toml, read_text
+from common.utils.whole_files import read_toml
 
 PUBLISHED_FILE = Path(__file__).with_name("published.toml")
 
@@ -141,12 +140,7 @@ def read_published(path: Path = PUBLISHED_FILE) -> Published:
     Raises:
         UserError: the file cannot be read, does not follow the schema, or names an undefined source.
     """
-    try:
-        table = parse_toml(read_text(path))
-    except OSError as error:
-        raise UserError(f"cannot read published results: {error.strerror}. Received: {path}. Restore it") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UserError(f"published results are not TOML. Received: {path} ({error}). Fix the file") from None
+    table = read_toml(path, what="table of published results", remedy="Restore it")
     found = validated(Published, table, place=path, what="a table of published results", remedy="Fix the file")
     for unknown in found.cited - found.sources.keys():
         raise UserError(f"{path} is not a table of published results: an unknown source. Received: {unknown}. Fix it")

@@ -6,7 +6,6 @@
 """
 
 import re
-import tomllib
 from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
@@ -18,7 +17,7 @@ from common.errors import UserError
 from common.json_records import Record, validated
 from common.sites.prices import Ownership, Positive, Price
 from common.utils.printable import suggestion
-from common.utils.whole_files import parse_toml, read_text
+from common.utils.whole_files import read_toml
 
 SITES_FILE = Path(__file__).with_name("sites.toml")
 SECONDS_PER_HOUR = 3600.0
@@ -169,9 +168,9 @@ def read_sites(path: Path = SITES_FILE) -> Sites:
     Raises:
         UserError: it cannot be read, does not follow the schema, or names an unknown GPU or successor.
     """
-    own = _read_toml(path)
+    own = read_toml(path, what="table of sites")
     own.pop(LAUNCH_TABLE, None)
-    shipped = {} if path == SITES_FILE else _read_toml(SITES_FILE)
+    shipped = {} if path == SITES_FILE else read_toml(SITES_FILE, what="table of sites")
     for name, entries in shipped.items():
         if isinstance(own.setdefault(name, {}), dict):
             own[name] = {**entries, **{key: _extended(entries.get(key), mine) for key, mine in own[name].items()}}
@@ -183,15 +182,6 @@ def read_sites(path: Path = SITES_FILE) -> Sites:
 def _extended(shipped: Any, mine: Any) -> Any:
     """Return an entry of the project's table with the user's values over its own; an entry of one alone as it is."""
     return {**shipped, **mine} if isinstance(shipped, dict) and isinstance(mine, dict) else mine
-
-
-def _read_toml(path: Path) -> dict[str, Any]:
-    try:
-        return parse_toml(read_text(path))
-    except OSError as error:
-        raise UserError(f"cannot read the sites: {error.strerror}. Received: {path}. Name a TOML file") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UserError(f"the table of sites is not TOML. Received: {path} ({error}). Fix the file") from None
 
 
 def _check(table: Sites, *, path: Path) -> None:

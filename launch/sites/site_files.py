@@ -6,7 +6,6 @@
 `--site` takes the name of a shipped file or the path of another.
 """
 
-import tomllib
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from datetime import date
@@ -19,7 +18,7 @@ from common.errors import UserError
 from common.json_records import Record, validated
 from common.sites.table import LAUNCH_TABLE, Site, Sites, read_sites
 from common.utils.printable import suggestion
-from common.utils.whole_files import parse_toml, read_text
+from common.utils.whole_files import read_toml
 from launch.sites.container import ContainerOptions
 from launch.sites.options import HostsOptions, KubernetesOptions, SkyPilotOptions, SlurmOptions, SoftwareOptions
 from launch.sites.values import Line, PlainPath, SiteName, Text, VariableName
@@ -206,12 +205,7 @@ def read_launch_site(name: str, *, machines: Sites | None = None) -> LaunchSite:
 
 
 def _read(path: Path) -> LaunchSite:
-    try:
-        content = parse_toml(read_text(path))
-    except OSError as error:
-        raise UserError(f"cannot read the site: {error.strerror}. Received: {path}. Name a TOML file") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UserError(f"the site is not TOML. Received: {path} ({error}). Correct the file") from None
+    content = read_toml(path, what="site")
     table = content.get(LAUNCH_TABLE)
     if not isinstance(table, dict):
         raise UserError(f"{path} has no table [{LAUNCH_TABLE}]. Received: {', '.join(content)}. Correct the file")
