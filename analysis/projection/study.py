@@ -9,24 +9,21 @@ from functools import cache
 from pathlib import Path
 
 import numpy as np
-from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from analysis.projection.efficiency import AT_PEAK, Efficiencies
 from analysis.projection.fitting import Steps, fitted, held_out
 from analysis.projection.measured import MeasuredStep
 from analysis.projection.peaks import Peaks
-from common.errors import UserError, first_problem, user_errors
-from common.utils.atomic import write_atomically
-from common.utils.whole_files import read_bytes
+from common.errors import UserError, user_errors
+from common.json_records import Record, RecordFile
 
 STUDY_FILE = Path(__file__).resolve().parents[1] / "data" / "projection" / "projection.json"
-_STRICT = ConfigDict(extra="forbid")
 _COVERED = (0.05, 0.95)  # quantiles: between which 90 % of cells are
 _COMPUTING = 0.5  # share of a step from which its operations say something about their efficiency
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fit:
+class Fit(Record):
     """The fit of one framework.
 
     Attributes:
@@ -36,7 +33,6 @@ class Fit:
         cells: number.
     """
 
-    __pydantic_config__ = _STRICT
     efficiencies: Efficiencies
     lowest: float
     highest: float
@@ -45,7 +41,7 @@ class Fit:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Study:
+class Study(Record):
     """Steps measured on one machine, and the fits to them.
 
     Attributes:
@@ -57,7 +53,6 @@ class Study:
         steps: measured.
     """
 
-    __pydantic_config__ = _STRICT
     machine: str
     date: str
     packages: dict[str, str]
@@ -131,7 +126,9 @@ def _fit(steps: Sequence[MeasuredStep], peaks: dict[int, Peaks]) -> Fit:
     )
 
 
-_STUDY = TypeAdapter(Study)
+STUDIES = RecordFile(
+    kind=Study, what="a study of steps", missing="cannot read the study", source="Write it anew", remedy="Write it anew"
+)
 
 
 def write_study(study: Study, file: Path) -> None:
@@ -142,7 +139,7 @@ def write_study(study: Study, file: Path) -> None:
     """
     with user_errors("writing the study"):
         file.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(file, _STUDY.dump_json(study, indent=1).decode() + "\n")
+        STUDIES.write(file, study)
 
 
 @cache
@@ -152,8 +149,4 @@ def read_study(file: Path = STUDY_FILE) -> Study:
     Raises:
         UserError: there is no such file, or it is none.
     """
-    try:
-        with user_errors("reading the study"):
-            return _STUDY.validate_json(read_bytes(file))
-    except ValidationError as error:
-        raise UserError(f"{file} is not a study of steps: {first_problem(error)}. Write it anew") from None
+    return STUDIES.read(file)

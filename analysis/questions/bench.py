@@ -15,8 +15,7 @@ from analysis.questions.bench_goals import CORES, goals_of, goals_table, outcome
 from analysis.questions.bench_ratios import FLOOR, SpeedRatio, floors_of, speed_ratios
 from analysis.runs.labels import onednn_words
 from analysis.stats.inference import median_interval
-from common.checks.bench_record import APART, COMMAND, BenchRecord, shown_value
-from common.checks.result_file import read_result
+from common.checks.bench_record import APART, BENCHES, COMMAND, BenchRecord, shown_value
 from common.distributed.console import counted
 from common.utils.command_line import path
 
@@ -42,7 +41,7 @@ def add_command(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Run the command."""
-    show(find(read_result(options.file, BenchRecord, command="python -m launch bench")), options)
+    show(find(BENCHES.read(options.file)), options)
 
 
 def find(record: BenchRecord) -> Finding:

@@ -22,7 +22,7 @@ from common.distributed.console import counted
 from common.errors import UserError
 from common.measurement.energy import EnergyRecord
 from common.measurement.interference import Interference
-from common.run_folder.experiment_status import ExperimentStatus, PlannedRunStatus, status_from_json
+from common.run_folder.experiment_status import STATUSES, ExperimentStatus, PlannedRunStatus
 from common.run_folder.records import World
 from common.utils.command_line import path, word
 from common.utils.whole_files import read_bytes
@@ -49,7 +49,7 @@ def run(options: argparse.Namespace) -> None:
     status = None
     if options.status is not None:
         text = sys.stdin.buffer.read() if options.status == "-" else read_bytes(Path(options.status))
-        status = status_from_json(text)
+        status = STATUSES.parse(text, place="this")
     show(find(options.folder, status=status, base=options.base), options)
 
 

@@ -16,8 +16,7 @@ from analysis.output.tables import Cell, Table, in_figures
 from analysis.runs.labels import onednn_in_force
 from analysis.runs.sameness import onednn_differs
 from analysis.stats.proportions import accuracy_difference
-from common.checks.result_file import read_result
-from common.checks.verify_record import VERIFY_FILE, VerifyRecord, WholeRun, whole_run
+from common.checks.verify_record import VERIFICATIONS, VERIFY_FILE, WholeRun, whole_run
 from common.measurement.interference import Interference
 from common.run_folder.environment import stack_of
 from common.run_folder.records import Run, read_run
@@ -63,7 +62,7 @@ def add_command(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Run the command; return its exit code."""
-    record = read_result(options.folder / VERIFY_FILE, VerifyRecord, command="python -m launch verify")
+    record = VERIFICATIONS.read(options.folder / VERIFY_FILE)
     before, after = read_run(options.folder / record.run), read_run(options.folder)
     verdict = judge(before, after, time_ratio=record.time_ratio)
     show(_finding(verdict, before, after), options)

@@ -6,10 +6,9 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from common.checks.bench_record import BENCH_FILE, BenchRecord
+from common.checks.bench_record import BENCH_FILE, BENCHES
 from common.checks.chaos_record import TRIALS_FILE, read_trials
 from common.checks.parity_record import PARITY_FILE
-from common.checks.result_file import read_result
 from common.errors import UserError, user_errors
 from common.measurement.memory_limit import OVER_LIMIT
 from common.run_folder.environment import TUNING_VARIABLES
@@ -35,7 +34,7 @@ def add_data(source: Path, *, data: Path) -> int:
         UserError: there are no runs in the folder, or it cannot be copied.
     """
     if source.is_file():
-        read_result(source, BenchRecord, command="python -m launch bench")
+        BENCHES.read(source)
         target = data / "bench"
         with user_errors("copying results"):
             target.mkdir(parents=True, exist_ok=True)

@@ -26,10 +26,9 @@ from analysis.questions.strategies.ways import places_of
 from analysis.runs.cells import cells_of
 from analysis.runs.reading import load_runs
 from analysis.runs.table import Selection
-from common.checks.bench_record import BENCH_FILE, BenchRecord
+from common.checks.bench_record import BENCH_FILE, BENCHES
 from common.checks.chaos_record import CHANGE_HEADINGS, HEADINGS, read_trials, struck, summary, summary_of_changes
 from common.checks.parity_record import read_parity
-from common.checks.result_file import read_result
 from common.distributed.console import counted
 from common.measurement.interference import Interference
 from common.run_folder.environment import Environment
@@ -56,7 +55,7 @@ def headline_table(data: Path) -> str:
 def summary_table(data: Path) -> str:
     """Return what people ask, and what was found: an answer from each experiment."""
     searched = statements(Search(data / "search", read_search(data / "search")))
-    speed = read_result(data / "bench" / BENCH_FILE, BenchRecord, command="python -m launch bench")
+    speed = BENCHES.read(data / "bench" / BENCH_FILE)
     answers = {
         "Which framework trains faster?": frameworks.find(_runs(data / HEADLINE)).answer,
         "What do two ranks bring?": scaling.find(_runs(data / "results")).answer,
@@ -249,7 +248,7 @@ def bench_table(data: Path) -> str:
     file = data / "bench" / BENCH_FILE
     if not file.exists():
         return _shown(pd.DataFrame({"speed": ["not measured yet"]}), {})
-    record = read_result(file, BenchRecord, command="python -m launch bench")
+    record = BENCHES.read(file)
     found = bench.find(record)
     machine, _, *methods = found.notes
     said = (f"{words[0].upper()}{words[1:]}." for words in (machine, *methods, *found.flags))

@@ -4,9 +4,7 @@ A result becomes a run of origin `published`, kept in memory only. It is a singl
 interval, and it cannot be checked. A statement about several runs is a claim, quoted in words.
 """
 
-import json
 import math
-import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -14,31 +12,29 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from analysis.runs.settings import PUBLISHED_FOLDER
 from analysis.runs.stated import stated_data, stated_energy, stated_model, stated_totals, stated_world
 from analysis.runs.table import FIGURES, LoadedRun
-from common.errors import UserError, first_problem
-from common.run_folder.records import SCHEMA_VERSION, DataRecord, NotRecorded, RunRecord, World
-from common.utils.whole_files import parse_toml, read_text
+from common.errors import UserError
+from common.json_records import SCHEMA_VERSION, Record, validated
+from common.run_folder.records import DataRecord, NotRecorded, RunRecord, World
+from common.utils.whole_files import read_toml
 
 PUBLISHED_FILE = Path(__file__).with_name("published.toml")
-_STRICT = ConfigDict(extra="forbid")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Source:
+class Source(Record):
     """A text that this project reproduces: its title and authors, what it is, and its year where it gives one."""
 
-    __pydantic_config__ = _STRICT
     title: str
     what: str
     year: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
-class Result:
+class Result(Record):
     """A published run, or the published mean over several. None or an empty list: not stated.
 
     Attributes:
@@ -64,7 +60,6 @@ class Result:
         remark: a caveat for readers of the figures.
     """
 
-    __pydantic_config__ = _STRICT
     source: str
     where: str
     framework: str
@@ -107,7 +102,7 @@ class Result:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Claim:
+class Claim(Record):
     """A published statement about several runs.
 
     Attributes:
@@ -115,7 +110,6 @@ class Claim:
         shown: an output, a table or a figure shows it; otherwise it is only claimed.
     """
 
-    __pydantic_config__ = _STRICT
     source: str
     where: str
     words: str
@@ -126,10 +120,9 @@ class Claim:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Published:
+class Published(Record):
     """The contents of the file: sources by key, results by name, claims."""
 
-    __pydantic_config__ = _STRICT
     sources: dict[str, Source]
     results: dict[str, Result]
     claims: list[Claim]
@@ -140,9 +133,6 @@ class Published:
         return {result.source for result in self.results.values()} | {claim.source for claim in self.claims}
 
 
-_PUBLISHED = TypeAdapter(Published)
-
-
 @cache
 def read_published(path: Path = PUBLISHED_FILE) -> Published:
     """Read and check the published results.
@@ -150,17 +140,10 @@ def read_published(path: Path = PUBLISHED_FILE) -> Published:
     Raises:
         UserError: the file cannot be read, does not follow the schema, or names an undefined source.
     """
-    try:
-        # Through JSON: in strict mode, pydantic builds dataclasses from tables only there.
-        found = _PUBLISHED.validate_json(json.dumps(parse_toml(read_text(path))), strict=True)
-    except OSError as error:
-        raise UserError(f"cannot read published results: {error.strerror}. Received: {path}. Restore it") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UserError(f"published results are not TOML. Received: {path} ({error}). Fix the file") from None
-    except ValidationError as error:
-        raise UserError(f"{path} holds no published results: {first_problem(error)}. Fix the file") from None
+    table = read_toml(path, what="table of published results", remedy="Restore it")
+    found = validated(Published, table, place=path, what="a table of published results", remedy="Fix the file")
     for unknown in found.cited - found.sources.keys():
-        raise UserError(f"{path} holds no published results: an unknown source. Received: {unknown}. Fix it")
+        raise UserError(f"{path} is not a table of published results: an unknown source. Received: {unknown}. Fix it")
     return found
 
 

@@ -20,7 +20,8 @@ from analysis.thesis.runs import ThesisRun, read_thesis
 from common.distributed.console import counted
 from common.errors import UserError, expanded, user_errors
 from common.run_folder.power_file import POWER_FILE, write_power
-from common.run_folder.records import check_new_folder, write_epochs, write_record
+from common.run_folder.records import write_epochs, write_record
+from common.run_folder.run_writer import check_new_folder
 from common.utils.command_line import word
 
 TOLERATED_SECONDS = 0.1  # The thesis rounded the times of its epochs, to 1e-6 s and in means

@@ -17,9 +17,10 @@ from numpy.typing import NDArray
 from analysis.runs.stated import STARTUP, WORK, stated_data, stated_energy, stated_model, stated_totals, stated_world
 from analysis.thesis.tables import EPOCHS, Parameters
 from analysis.thesis.traces import ALL_DEVICES, DEVICES, INTERVAL_SECONDS, ThesisEnergy, ThesisTrace
+from common.json_records import SCHEMA_VERSION
 from common.measurement.energy import EnergyRecord
 from common.measurement.power_trace import PowerTrace, Series, kind_of
-from common.run_folder.records import SCHEMA_VERSION, DataRecord, EpochRecord, NotRecorded, RunRecord, World
+from common.run_folder.records import DataRecord, EpochRecord, NotRecorded, RunRecord, World
 
 SITE = "thesis-machine"
 CLASSES = 9

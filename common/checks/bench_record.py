@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from common.json_records import RecordFile
 from common.run_folder.environment import Environment
 
 BENCH_FILE = "bench.json"  # among the committed results
@@ -109,6 +110,15 @@ class BenchRecord:
         """Whether it computed: on, off, or "on and off" of different ranks or frameworks; None: it is not recorded."""
         states = {state for start in self.starts for state in start.environment.get("onednn", ())}
         return " and ".join(sorted(states, reverse=True)) or None
+
+
+BENCHES = RecordFile(
+    kind=BenchRecord,
+    what="a result of `python -m launch bench`",
+    missing="cannot read the result",
+    source="Give a file written by `python -m launch bench`",
+    remedy="Restore it, or run it again",
+)
 
 
 def shown_value(values: Sequence[float], unit: str) -> str:

@@ -1,19 +1,14 @@
 """`trials.jsonl` of `python -m launch chaos`: a fault on ranks, and what became of the run. Schema: `Trial`."""
 
-import json
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
-
-from common.errors import UserError, first_problem, user_errors
+from common.json_records import Record, RecordFile
 from common.run_folder.world_changes import WorldChange
-from common.utils.atomic import write_atomically
-from common.utils.whole_files import read_text
 
 TRIALS_FILE = "trials.jsonl"
 Way = Literal["mpi", "gloo", "elastic", "files"]
@@ -25,7 +20,7 @@ Kind = SignalKind | FileKind | DamageKind | HostKind
 
 
 @dataclass(frozen=True, kw_only=True)
-class Trial:
+class Trial(Record):
     """One fault and what was found after it.
 
     Attributes:
@@ -50,7 +45,6 @@ class Trial:
         day: of the trial, as 2026-11-24.
     """
 
-    __pydantic_config__ = ConfigDict(extra="forbid")
     number: int
     framework: str
     way: Way
@@ -80,7 +74,13 @@ class Trial:
         return kept and not (self.hung or self.left_behind or self.traceback)
 
 
-_TRIAL = TypeAdapter(Trial)
+TRIALS = RecordFile(
+    kind=Trial,
+    what="a record of `launch chaos`",
+    missing="cannot read the trials",
+    source="Restore the file",
+    remedy="Restore it",
+)
 
 
 def read_trials(folder: Path) -> list[Trial]:
@@ -90,22 +90,12 @@ def read_trials(folder: Path) -> list[Trial]:
         UserError: the file does not follow the schema.
     """
     file = folder / TRIALS_FILE
-    if not file.exists():
-        return []
-    try:
-        with user_errors("reading the trials"):
-            lines = read_text(file).splitlines()
-        return [_TRIAL.validate_json(line, strict=True) for line in lines]
-    except (UnicodeDecodeError, ValidationError) as error:
-        problem = first_problem(error) if isinstance(error, ValidationError) else str(error)
-        raise UserError(f"{file} is not a record of `launch chaos`: {problem}. Restore it") from None
+    return TRIALS.read_lines(file) if file.exists() else []
 
 
 def add_trial(folder: Path, trial: Trial) -> None:
     """Append a trial: all of its line, or nothing."""
-    file = folder / TRIALS_FILE
-    before = file.read_text(encoding="utf-8") if file.exists() else ""
-    write_atomically(file, f"{before}{json.dumps(asdict(trial))}\n")
+    TRIALS.write_lines(folder / TRIALS_FILE, [*read_trials(folder), trial])
 
 
 HEADINGS = (

@@ -8,20 +8,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pydantic import ConfigDict, TypeAdapter
-
 from common.checks.parity_cases import Dtype
-from common.checks.result_file import read_result
 from common.config import OneDNN
+from common.json_records import Record, RecordFile
 from common.run_folder.environment import Environment
 from common.run_folder.records import Timestamp
 
 PARITY_FILE = "parity.json"
-_STRICT = ConfigDict(extra="forbid")
 
 
 @dataclass(frozen=True, kw_only=True)
-class ArrayComparison:
+class ArrayComparison(Record):
     """Two sets of arrays, compared.
 
     Attributes:
@@ -33,7 +30,6 @@ class ArrayComparison:
         tolerance: None: shown, not judged.
     """
 
-    __pydantic_config__ = _STRICT
     model: str
     what: str
     optimizer: str | None
@@ -58,7 +54,7 @@ class ArrayComparison:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Curve:
+class Curve(Record):
     """Two trainings update by update.
 
     Attributes:
@@ -67,7 +63,6 @@ class Curve:
         weights_difference: (updates,) relative difference of the weights after each update; empty if not kept.
     """
 
-    __pydantic_config__ = _STRICT
     model: str
     optimizer: str
     between: tuple[str, str]
@@ -78,10 +73,9 @@ class Curve:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ParitySettings:
+class ParitySettings(Record):
     """What was asked for."""
 
-    __pydantic_config__ = _STRICT
     models: list[str]
     optimizers: list[str]
     np: list[int]
@@ -94,20 +88,18 @@ class ParitySettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FinishedPart:
+class FinishedPart(Record):
     """A part of the proofs that is done, with the number of comparisons and curves that there were after it."""
 
-    __pydantic_config__ = _STRICT
     name: str
     comparisons: int
     curves: int
 
 
 @dataclass(frozen=True, kw_only=True)
-class ParityRecord:
+class ParityRecord(Record):
     """`parity.json`; `ended_at` is None until all proofs are done: also if they were interrupted."""
 
-    __pydantic_config__ = _STRICT
     schema_version: int
     started_at: Timestamp
     ended_at: Timestamp | None
@@ -119,9 +111,18 @@ class ParityRecord:
     parts: list[FinishedPart] = field(default_factory=list)  # in their order; proofs are resumed after the last one
 
 
+PROOFS = RecordFile(
+    kind=ParityRecord,
+    what="a result of `python -m launch parity`",
+    missing="cannot read the result",
+    source="Give a file written by `python -m launch parity`",
+    remedy="Restore it, or run it again",
+)
+
+
 def parity_schema() -> dict[str, Any]:
     """Return the JSON Schema of `parity.json`."""
-    return TypeAdapter(ParityRecord).json_schema()
+    return PROOFS.schema()
 
 
 def read_parity(folder: Path) -> ParityRecord:
@@ -130,4 +131,4 @@ def read_parity(folder: Path) -> ParityRecord:
     Raises:
         UserError: it is missing, or does not follow the schema.
     """
-    return read_result(folder / PARITY_FILE, ParityRecord, command="python -m launch parity")
+    return PROOFS.read(folder / PARITY_FILE)

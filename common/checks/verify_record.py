@@ -7,11 +7,9 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import ConfigDict
-
-from common.checks.result_file import SCHEMA_VERSION, write_result
 from common.config import Config
 from common.errors import UserError
+from common.json_records import SCHEMA_VERSION, Record, RecordFile
 from common.run_folder.environment import Environment
 from common.run_folder.records import DataRecord, Hashes, Run, Totals, World
 from common.run_folder.sharing import with_measured
@@ -20,7 +18,7 @@ VERIFY_FILE = "verify.json"
 
 
 @dataclass(frozen=True, kw_only=True)
-class VerifyRecord:
+class VerifyRecord(Record):
     """The run that a rerun repeats.
 
     Attributes:
@@ -28,10 +26,18 @@ class VerifyRecord:
         time_ratio: epochs of one may take at most this many times as long as those of the other.
     """
 
-    __pydantic_config__ = ConfigDict(extra="forbid")
     schema_version: int = SCHEMA_VERSION
     run: str
     time_ratio: float
+
+
+VERIFICATIONS = RecordFile(
+    kind=VerifyRecord,
+    what="a result of `python -m launch verify`",
+    missing="cannot read the result",
+    source="Give a file written by `python -m launch verify`",
+    remedy="Restore it, or run it again",
+)
 
 
 @dataclass(frozen=True)
@@ -64,4 +70,4 @@ def whole_run(run: Run) -> WholeRun:
 
 def write_verify(folder: Path, *, run: Path, time_ratio: float) -> None:
     """Write `verify.json` into the folder of a rerun."""
-    write_result(folder / VERIFY_FILE, VerifyRecord(run=os.path.relpath(run, folder), time_ratio=time_ratio))
+    VERIFICATIONS.write(folder / VERIFY_FILE, VerifyRecord(run=os.path.relpath(run, folder), time_ratio=time_ratio))

@@ -14,18 +14,17 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import ConfigDict
 
 from common.errors import UserError
+from common.json_records import Record
 from common.measurement.power_sources import Method
 from common.measurement.power_trace import IDLE_AFTER, IDLE_BEFORE, DeviceKind, PowerTrace, full_name, kind_of
 
 COUNTED_PHASES = ("training", "validation", "test")
-_STRICT = ConfigDict(extra="forbid")
 
 
 @dataclass(frozen=True, kw_only=True)
-class DeviceEnergy:
+class DeviceEnergy(Record):
     """Energy of one device over the run.
 
     Attributes:
@@ -39,7 +38,6 @@ class DeviceEnergy:
         joules_by_phase: in all phases, including start-up and idle phases; empty: not measured.
     """
 
-    __pydantic_config__ = _STRICT
     name: str
     kind: DeviceKind
     method: Method | Literal["absent"]
@@ -53,7 +51,7 @@ class DeviceEnergy:
 
 
 @dataclass(frozen=True, kw_only=True)
-class EnergyTotals:
+class EnergyTotals(Record):
     """Sums over devices in the counted phases; None if none of them was measured.
 
     Attributes:
@@ -63,7 +61,6 @@ class EnergyTotals:
         edp_joule_seconds, ed2p_joule_square_seconds: see `energy_delay` and `energy_delay_squared`.
     """
 
-    __pydantic_config__ = _STRICT
     complete: bool
     joules: float | None
     joules_by_phase: dict[str, float]
@@ -73,7 +70,7 @@ class EnergyTotals:
 
 
 @dataclass(frozen=True, kw_only=True)
-class EnergyRecord:
+class EnergyRecord(Record):
     """Energy of a run.
 
     Attributes:
@@ -84,7 +81,6 @@ class EnergyRecord:
         all_devices: totals with them.
     """
 
-    __pydantic_config__ = _STRICT
     interval_seconds: float
     counted_phases: list[str]
     seconds: float

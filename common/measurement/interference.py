@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
-from pydantic import ConfigDict
 
 from common.distributed.core_sharing import launcher_local_rank
+from common.json_records import Record
 from common.utils.at_once import runs_at_once
 from common.utils.command_line import is_trainer
 
@@ -22,7 +22,7 @@ MOST_NAMED = 5  # other processes per host
 
 
 @dataclass(frozen=True, kw_only=True)
-class Interference:
+class Interference(Record):
     """Interference on the hosts, in the order of ranks; for a resumed run since its last start.
 
     Attributes:
@@ -38,7 +38,6 @@ class Interference:
             older records.
     """
 
-    __pydantic_config__ = ConfigDict(extra="forbid")
     load_average_before: list[float]
     other_processes_before: list[str]
     throttled_cores: int | None

@@ -5,8 +5,6 @@ import platform
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
-from multiprocessing.connection import Client, Listener
 from pathlib import Path
 
 from common.distributed.communicator import Communicator
@@ -16,18 +14,19 @@ OVER_LIMIT = "needs more memory than it may have"  # in the message of a run tha
 _END_SECONDS = 5.0  # after which a host no longer waits for rank 0 to end the run
 
 
-def watch_memory(megabytes: int, *, comm: Communicator, end: Callable[[str], None]) -> None:
+def watch_memory(
+    megabytes: int, *, comm: Communicator, end: Callable[[str], None], end_by_rank_0: Callable[[str], None]
+) -> None:
     """Watch all ranks, those of each host from its first one; every rank calls this, before it builds its model.
 
     Args:
         megabytes: of 10^6 bytes, beyond what a rank has now: Python, the framework, MPI.
         end: called with the reason on a thread of rank 0, which writes the record; on the first rank of another host
-            if rank 0 cannot be told.
+            if rank 0 has not ended the run.
+        end_by_rank_0: called with the reason on the first rank of another host, before that.
     """
     host = platform.node()
     of_ranks = comm.allgather((host, os.getpid(), own_bytes(os.getpid())))
-    if len({there for there, _, _ in of_ranks}) > 1:
-        end = _end_by_rank_0(end, comm=comm)
     if comm.local_rank:
         return
     before = {rank: (process, size) for rank, (there, process, size) in enumerate(of_ranks) if there == host}
@@ -37,44 +36,19 @@ def watch_memory(megabytes: int, *, comm: Communicator, end: Callable[[str], Non
             for rank, (process, size) in before.items():
                 taken = own_bytes(process) - size
                 if taken > megabytes * 1e6:
-                    end(
+                    reason = (
                         f"rank {rank} {OVER_LIMIT}. Received: --memory-limit {megabytes}, and "
                         f"{taken / 1e6:,.0f} MB beyond the {size / 1e6:,.0f} MB before its model was built. Divide the "
                         "model by --strategy layers or split, or give a smaller --batch-size"
                     )
+                    if comm.rank:
+                        end_by_rank_0(reason)
+                        time.sleep(_END_SECONDS)
+                    end(reason)
                     return
             time.sleep(POLL_SECONDS)
 
     threading.Thread(target=watch, name="memory limit", daemon=True).start()
-
-
-def _end_by_rank_0(end: Callable[[str], None], *, comm: Communicator) -> Callable[[str], None]:
-    """Return what ends the run from any host; every rank calls this.
-
-    A connection of its own: MPI and Gloo serve one thread, which computes or waits for other ranks.
-    """
-    listener, key = (Listener(("", 0)), os.urandom(32)) if comm.rank == 0 else (None, b"")
-    at = (platform.node(), listener.address[1], key) if listener else None
-    address, port, key = comm.broadcast(at)
-    if listener is None:
-
-        def end_there(reason: str) -> None:
-            with suppress(OSError), Client((address, port)) as told:
-                told.send_bytes(key + reason.encode())
-                time.sleep(_END_SECONDS)  # rank 0 ends, and its launcher all others
-            end(reason)
-
-        return end_there
-
-    def listen() -> None:
-        while True:
-            with suppress(OSError, EOFError), listener.accept() as heard:
-                message = heard.recv_bytes(10_000)
-                if message.startswith(key):
-                    end(message[len(key) :].decode())
-
-    threading.Thread(target=listen, name="memory limits of other hosts", daemon=True).start()
-    return end
 
 
 def own_bytes(process: int) -> int:

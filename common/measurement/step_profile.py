@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Literal, TypeVar
 
-from pydantic import ConfigDict
+from common.json_records import Record
 
 Part = Literal["input", "forward", "backward", "waiting", "allreduce", "optimizer", "rest"]
 # input: waiting for the batch; waiting: a barrier, for stragglers; rest: sums of losses, progress, the loop itself.
@@ -21,16 +21,15 @@ Batch = TypeVar("Batch")
 
 
 @dataclass(frozen=True, kw_only=True)
-class LayerSeconds:
+class LayerSeconds(Record):
     """Seconds of a layer per step, means over ranks."""
 
-    __pydantic_config__ = ConfigDict(extra="forbid")
     forward: float
     backward: float
 
 
 @dataclass(frozen=True, kw_only=True)
-class StepProfile:
+class StepProfile(Record):
     """Seconds per step, means over the measured steps; for a resumed run since its last start.
 
     Attributes:
@@ -44,7 +43,6 @@ class StepProfile:
             without `--profile-layers`.
     """
 
-    __pydantic_config__ = ConfigDict(extra="forbid")
     steps: int
     left_out_steps: int
     step_seconds: float

@@ -10,9 +10,9 @@ from importlib import metadata
 from pathlib import Path
 
 import psutil
-from pydantic import ConfigDict
 
 from common.distributed.communicator import CPU_EXCHANGE, LOOKING, WAKING, YIELDING
+from common.json_records import Record
 from common.run_folder.revision import source_revision
 from common.utils.cores import cpu_quota, usable_cores
 from common.utils.freed_memory import MALLOC_VARIABLES
@@ -82,10 +82,9 @@ RECORDED_VARIABLES = frozenset(_RECORDED.split()) | set(TUNING_VARIABLES)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Environment:
+class Environment(Record):
     """The machine of rank 0 and the program that ran there."""
 
-    __pydantic_config__ = ConfigDict(extra="forbid")
     host: str
     operating_system: str
     architecture: str

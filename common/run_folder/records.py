@@ -13,49 +13,38 @@ A value that could not be measured is `{"not_recorded": "the reason"}`; a loss t
 schema` prints the JSON Schema. Unknown fields are errors; a setting that is missing in `config` had its default.
 """
 
-import errno
-import json
 import os
 import socket
-import threading
 from collections.abc import Iterable
-from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import TypeAdapter, ValidationError
-
 from common.config import Config
-from common.errors import UserError, first_problem, user_errors
+from common.json_records import Record, RecordFile
 from common.measurement.energy import EnergyRecord
 from common.measurement.interference import Interference
 from common.measurement.step_profile import StepProfile
 from common.run_folder.environment import Environment, tuning_of
 from common.run_folder.sharing import MeasuredGroups, SharingRecord
-from common.run_folder.values import STRICT, NotRecorded, OneDNNInForce, RankCount, Seconds, Timestamp, WholeNumber
+from common.run_folder.values import NotRecorded, OneDNNInForce, RankCount, Seconds, Timestamp, WholeNumber
 from common.run_folder.world_changes import ElasticRecord
-from common.utils.atomic import remove_partial_files, write_atomically
 from common.utils.process_state import ENDED, process_state
-from common.utils.whole_files import parse_json, read_text
 
-SCHEMA_VERSION: Literal[1] = 1
 RUN_FILE = "run.json"
 EPOCHS_FILE = "epochs.jsonl"
 WEIGHTS_FILE = "weights.safetensors"
 TIMELINE_FILE = "timeline.json"
-HEARTBEAT_SECONDS = 5.0
 STALE_HEARTBEAT_SECONDS = 60.0
 
 RunState = Literal["running", "finished", "failed", "interrupted", "killed"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class World:
+class World(Record):
     """The ranks of the run: number, hosts, controller, devices."""
 
-    __pydantic_config__ = STRICT
     size: RankCount  # of ranks that hold data
     local_size: RankCount
     servers: WholeNumber = 0  # processes beside them that hold parameters
@@ -79,10 +68,9 @@ class World:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DataRecord:
+class DataRecord(Record):
     """The data set as used in the run."""
 
-    __pydantic_config__ = STRICT
     name: str
     training_samples: WholeNumber
     validation_samples: WholeNumber
@@ -98,10 +86,9 @@ class DataRecord:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelRecord:
+class ModelRecord(Record):
     """The model."""
 
-    __pydantic_config__ = STRICT
     name: str
     outputs: int
     parameters: WholeNumber
@@ -110,20 +97,18 @@ class ModelRecord:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Hashes:
+class Hashes(Record):
     """Two runs with the same initial weights and sample order have equal hashes of them."""
 
-    __pydantic_config__ = STRICT
     initial_weights: str | NotRecorded
     sample_order: str | NotRecorded
     final_weights: str | NotRecorded | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
-class Status:
+class Status(Record):
     """The state of the run."""
 
-    __pydantic_config__ = STRICT
     state: RunState
     host: str
     process: int
@@ -137,10 +122,9 @@ class Status:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Totals:
+class Totals(Record):
     """Sums over the whole run, including the parts before a resume; start-up is not training time."""
 
-    __pydantic_config__ = STRICT
     epochs: WholeNumber
     steps: WholeNumber | NotRecorded
     startup_seconds: Seconds | NotRecorded  # of the last start, up to the first update
@@ -165,19 +149,17 @@ class Totals:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Evaluation:
+class Evaluation(Record):
     """Means over the test samples."""
 
-    __pydantic_config__ = STRICT
     loss: float | None
     accuracy: float | None
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunRecord:
+class RunRecord(Record):
     """`run.json`."""
 
-    __pydantic_config__ = STRICT
     schema_version: Literal[1]
     origin: Literal["measured", "imported", "published"]
     framework: str
@@ -213,10 +195,9 @@ class RunRecord:
 
 
 @dataclass(frozen=True, kw_only=True)
-class EpochRecord:
+class EpochRecord(Record):
     """One line of `epochs.jsonl`. Epochs count from 1."""
 
-    __pydantic_config__ = STRICT
     epoch: WholeNumber
     steps: WholeNumber
     learning_rate: float | NotRecorded  # of the last step
@@ -235,13 +216,14 @@ class EpochRecord:
     weights_hash: str | NotRecorded
 
 
-_RUN = TypeAdapter(RunRecord)
-_EPOCH = TypeAdapter(EpochRecord)
+_FOLDER = {"missing": "not a run folder", "source": f"Name a folder with {RUN_FILE}"}
+RUNS = RecordFile(kind=RunRecord, what="a valid record of a run", **_FOLDER)
+EPOCHS = RecordFile(kind=EpochRecord, what="a valid record of epochs", **_FOLDER)
 
 
 def run_folder_schema() -> dict[str, Any]:
     """Return file name -> JSON Schema of the file (of one line for `epochs.jsonl`)."""
-    return {RUN_FILE: _RUN.json_schema(), EPOCHS_FILE: _EPOCH.json_schema()}
+    return {RUN_FILE: RUNS.schema(), EPOCHS_FILE: EPOCHS.schema()}
 
 
 def now() -> str:
@@ -254,124 +236,14 @@ def seconds_since(timestamp: str) -> float:
     return (datetime.now(UTC) - datetime.fromisoformat(timestamp)).total_seconds()
 
 
-def check_new_folder(folder: Path, *, remedy: str = "Give another --name, or --resume it") -> None:
-    """Check that a run folder can be created, without creating it.
-
-    Raises:
-        UserError: it exists already, or its parent is not a writable folder.
-    """
-    with user_errors("making the run folder"):
-        if folder.exists():
-            raise _folder_exists(folder, remedy)
-        parent = next(parent for parent in folder.absolute().parents if parent.exists())
-        if not parent.is_dir():
-            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(parent))
-        if not os.access(parent, os.W_OK | os.X_OK):
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(parent))
-
-
-def _folder_exists(folder: Path, remedy: str) -> UserError:
-    return UserError(f"the run folder already exists and is not overwritten. Received: {folder}. {remedy}")
-
-
-class RunWriter:
-    """Writes a run folder on rank 0. A thread updates the heartbeat; every write is atomic.
-
-    Attributes:
-        record: the content of `run.json`.
-        epochs: the content of `epochs.jsonl`.
-    """
-
-    def __init__(self, folder: Path, record: RunRecord, *, epochs: list[EpochRecord]) -> None:
-        self.folder = folder
-        self.record = record
-        self.epochs = epochs
-        self._lock = threading.Lock()
-        self._ended = threading.Event()
-        with user_errors("writing the run folder"):
-            remove_partial_files(folder)
-            self._write_run(record)
-            write_epochs(folder, epochs)
-        threading.Thread(target=self._keep_heartbeat, name="heartbeat", daemon=True).start()
-
-    @classmethod
-    def create(cls, folder: Path, record: RunRecord) -> "RunWriter":
-        """Create a new run folder.
-
-        Raises:
-            UserError: it exists already, or cannot be created.
-        """
-        with user_errors("making the run folder"):
-            folder.parent.mkdir(parents=True, exist_ok=True)
-            try:
-                folder.mkdir()
-            except FileExistsError:
-                raise _folder_exists(folder, "Give another --name, or --resume it") from None
-        return cls(folder, record, epochs=[])
-
-    def add_epoch(self, epoch: EpochRecord) -> None:
-        """Append a line to `epochs.jsonl`."""
-        self.epochs.append(epoch)
-        with user_errors("writing the epoch's record"):
-            write_epochs(self.folder, self.epochs)
-
-    def update(self, **changes: Any) -> None:
-        """Replace fields of `run.json`."""
-        with self._lock, user_errors("writing the run folder"):
-            self._write_run(replace(self.record, **changes))
-
-    def release(self) -> None:
-        """Write nothing any more: another process goes on with the folder."""
-        with self._lock:
-            self._ended.set()
-
-    def end(self, state: RunState, *, message: str | None = None, **changes: Any) -> None:
-        """Write the final status, unless one has been written. `changes` replace fields of the record.
-
-        Raises:
-            OSError: full disk, missing permission.
-        """
-        with self._lock:
-            if self._ended.is_set():
-                return
-            status = replace(self._status(), state=state, ended_at=now(), heartbeat_at=now(), message=message)
-            self._write_run(replace(self.record, status=status, **changes))
-            self._ended.set()
-
-    def _status(self) -> Status:
-        assert isinstance(self.record.status, Status), "a measured run has a status"
-        return self.record.status
-
-    def _keep_heartbeat(self) -> None:
-        while not self._ended.wait(HEARTBEAT_SECONDS):
-            with self._lock:
-                if self._ended.is_set():
-                    return
-                # With a full disk the run ends, with a message, at the next checkpoint.
-                with suppress(OSError):
-                    self._write_run(replace(self.record, status=replace(self._status(), heartbeat_at=now())))
-
-    def _write_run(self, record: RunRecord) -> None:
-        write_record(self.folder, record)
-        self.record = record
-
-
 def write_record(folder: Path, record: RunRecord) -> None:
-    """Write `run.json`.
-
-    Raises:
-        OSError: full disk, missing permission.
-    """
-    write_atomically(folder / RUN_FILE, json.dumps(asdict(record), indent=1) + "\n")
+    """Write `run.json`; OSError as of `RecordFile.write`."""
+    RUNS.write(folder / RUN_FILE, record)
 
 
 def write_epochs(folder: Path, epochs: Iterable[EpochRecord]) -> None:
-    """Write `epochs.jsonl`.
-
-    Raises:
-        OSError: full disk, missing permission.
-    """
-    write_atomically(folder / EPOCHS_FILE, "".join(json.dumps(asdict(epoch)) + "\n" for epoch in epochs))
+    """Write `epochs.jsonl`; OSError as of `RecordFile.write`."""
+    EPOCHS.write_lines(folder / EPOCHS_FILE, epochs)
 
 
 @dataclass(frozen=True)
@@ -403,12 +275,7 @@ def read_record(folder: Path) -> RunRecord:
     Raises:
         UserError: there is none, or it does not follow the schema.
     """
-    text = _read(folder / RUN_FILE)
-    try:
-        return _RUN.validate_json(text, strict=True)
-    except ValidationError as error:
-        # Parsed a second time only after an error: reading thousands of runs has to be fast.
-        raise _invalid(folder, text, error) from None
+    return RUNS.read(folder / RUN_FILE)
 
 
 def read_epochs(folder: Path) -> list[EpochRecord]:
@@ -417,40 +284,12 @@ def read_epochs(folder: Path) -> list[EpochRecord]:
     Raises:
         UserError: there is none, it does not follow the schema, or epochs are missing or duplicated.
     """
-    try:
-        epochs = [_EPOCH.validate_json(line, strict=True) for line in _read(folder / EPOCHS_FILE).splitlines()]
-    except ValidationError as error:
-        raise UserError(f"{folder} is not a valid run folder: {first_problem(error)}. Restore the file") from None
-    if [epoch.epoch for epoch in epochs] != list(range(1, len(epochs) + 1)):
-        raise UserError(
-            f"{folder} is not a valid run folder: epochs are missing or duplicated. "
-            f"Received: {[epoch.epoch for epoch in epochs]} in {EPOCHS_FILE}. Restore the file"
-        )
+    file = folder / EPOCHS_FILE
+    epochs = EPOCHS.read_lines(file)
+    numbers = [epoch.epoch for epoch in epochs]
+    if numbers != list(range(1, len(epochs) + 1)):
+        raise EPOCHS.invalid(file, f"epochs are missing or duplicated. Received: {numbers}")
     return epochs
-
-
-def _read(file: Path) -> str:
-    try:
-        return read_text(file)
-    except OSError as error:
-        raise UserError(
-            f"not a run folder: {error.strerror}. Received: {error.filename}. Name a folder with run.json"
-        ) from None
-    except UnicodeDecodeError as error:
-        raise UserError(f"{file.parent} is not a valid run folder. Received: {error}. Restore its files") from None
-
-
-def _invalid(folder: Path, text: str, error: ValidationError) -> UserError:
-    """Return the error for an invalid record: another version of the schema comes first."""
-    try:
-        version = parse_json(text).get("schema_version")
-    except (ValueError, AttributeError) as broken:
-        return UserError(f"{folder} is not a valid run folder. Received: {broken} in {RUN_FILE}. Restore the file")
-    if version != SCHEMA_VERSION:
-        return UserError(
-            f"unknown schema version. Received: {version} in {folder}. This program reads {SCHEMA_VERSION}"
-        )
-    return UserError(f"{folder} is not a valid run folder: {first_problem(error)}. Restore the file")
 
 
 def state_of(record: RunRecord) -> RunState:

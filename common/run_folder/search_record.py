@@ -7,18 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
-
-from common.errors import UserError, first_problem, user_errors
+from common.errors import user_errors
+from common.json_records import Record, RecordFile
 from common.run_folder.records import EpochRecord
-from common.utils.atomic import write_atomically
-from common.utils.whole_files import read_text
 
 SEARCH_FILE = "search.json"
 Value = bool | int | float | str
 Metric = Literal["last_validation_accuracy", "best_validation_accuracy", "last_validation_loss", "best_validation_loss"]
 TrialState = Literal["waiting", "running", "finished", "pruned", "failed"]
-_STRICT = ConfigDict(extra="forbid", ser_json_inf_nan="constants")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +59,7 @@ METRICS: dict[Metric, MetricKind] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrialRecord:
+class TrialRecord(Record):
     """One trial.
 
     Attributes:
@@ -79,7 +75,6 @@ class TrialRecord:
         reason: why it failed.
     """
 
-    __pydantic_config__ = _STRICT
     framework: str
     number: int
     point: int
@@ -94,7 +89,7 @@ class TrialRecord:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SearchRecord:
+class SearchRecord(Record):
     """A search and its trials so far.
 
     Attributes:
@@ -103,7 +98,6 @@ class SearchRecord:
         space: setting -> its distribution as Optuna writes it in JSON.
     """
 
-    __pydantic_config__ = _STRICT
     title: str
     sampler: str
     pruner: str
@@ -115,7 +109,13 @@ class SearchRecord:
     trials: list[TrialRecord]
 
 
-_SEARCH = TypeAdapter(SearchRecord)
+SEARCHES = RecordFile(
+    kind=SearchRecord,
+    what="a valid record of a search",
+    missing="cannot read the record of a search",
+    source="Restore the file",
+    remedy="Run the search again: it is rewritten",
+)
 
 
 def write_search(folder: Path, search: SearchRecord) -> None:
@@ -125,7 +125,7 @@ def write_search(folder: Path, search: SearchRecord) -> None:
         UserError: full disk, missing permission.
     """
     with user_errors("writing the record of the search"):
-        write_atomically(folder / SEARCH_FILE, _SEARCH.dump_json(search, indent=1).decode() + "\n")
+        SEARCHES.write(folder / SEARCH_FILE, search)
 
 
 def read_search(folder: Path) -> SearchRecord:
@@ -134,10 +134,4 @@ def read_search(folder: Path) -> SearchRecord:
     Raises:
         UserError: it cannot be read, or does not follow the schema.
     """
-    file = folder / SEARCH_FILE
-    try:
-        return _SEARCH.validate_json(read_text(file), strict=True)
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"cannot read the record of a search. Received: {file} ({error}). Restore the file") from None
-    except ValidationError as error:
-        raise UserError(f"{file} is not valid: {first_problem(error)}. Run the search again: it is rewritten") from None
+    return SEARCHES.read(folder / SEARCH_FILE)

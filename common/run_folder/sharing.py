@@ -5,11 +5,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from common.config import Config, Groups
-from common.run_folder.values import STRICT, NotRecorded, Seconds, WholeNumber
+from common.json_records import Record
+from common.run_folder.values import NotRecorded, Seconds, WholeNumber
 
 
 @dataclass(frozen=True, kw_only=True)
-class WorkerShare:
+class WorkerShare(Record):
     """What one worker did since its last start.
 
     Attributes:
@@ -21,7 +22,6 @@ class WorkerShare:
         exchange_seconds: spent in these messages, waiting for others included.
     """
 
-    __pydantic_config__ = STRICT
     batch_size: WholeNumber
     images: WholeNumber
     updates: WholeNumber
@@ -31,7 +31,7 @@ class WorkerShare:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MeasuredGroups:
+class MeasuredGroups(Record):
     """What `--gradient-groups auto` chose.
 
     Attributes:
@@ -39,7 +39,6 @@ class MeasuredGroups:
         milliseconds: value -> time of an update, the median of the slowest rank; empty: one rank, nothing measured.
     """
 
-    __pydantic_config__ = STRICT
     chosen: Groups
     milliseconds: dict[Groups, float] = field(default_factory=dict)
 
@@ -50,13 +49,12 @@ def with_measured(config: Config, groups: MeasuredGroups | None) -> Config:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PassRecord:
+class PassRecord(Record):
     """When a stage computed a pass of a microbatch in the last update: seconds since the first pass of any stage.
 
     Clocks of several hosts differ, so times of stages of other hosts are only roughly comparable.
     """
 
-    __pydantic_config__ = STRICT
     is_forward: bool
     microbatch: WholeNumber
     start: float
@@ -64,7 +62,7 @@ class PassRecord:
 
 
 @dataclass(frozen=True, kw_only=True)
-class StageRecord:
+class StageRecord(Record):
     """One stage of a pipeline.
 
     Attributes:
@@ -74,7 +72,6 @@ class StageRecord:
         waiting_seconds: for activations and gradients of other stages, their way included.
     """
 
-    __pydantic_config__ = STRICT
     first_layer: str
     last_layer: str
     parameters: WholeNumber
@@ -85,7 +82,7 @@ class StageRecord:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SharingRecord:
+class SharingRecord(Record):
     """How the workers of a run shared their work; a worker's part has one entry in `workers`.
 
     Attributes:
@@ -98,7 +95,6 @@ class SharingRecord:
         pipeline: the stages of the first copy of the model; None: no pipeline.
     """
 
-    __pydantic_config__ = STRICT
     workers: list[WorkerShare]
     servers: WholeNumber = 0
     formula: str

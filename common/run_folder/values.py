@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, ConfigDict, Field
+from pydantic import AfterValidator, Field
 
-STRICT = ConfigDict(extra="forbid")
+from common.json_records import Record
 
 
 def _check_timestamp(text: str) -> str:
@@ -31,8 +31,7 @@ Seconds = Annotated[float, AfterValidator(_check_seconds)]  # NaN: lost
 
 
 @dataclass(frozen=True)
-class NotRecorded:
+class NotRecorded(Record):
     """The reason why a value was not recorded, in its place."""
 
-    __pydantic_config__ = STRICT
     not_recorded: str

@@ -3,16 +3,16 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
-from common.run_folder.values import STRICT, OneDNNInForce, RankCount, Seconds, Timestamp, WholeNumber
+from common.json_records import Record
+from common.run_folder.values import OneDNNInForce, RankCount, Seconds, Timestamp, WholeNumber
 
 Cause = Literal["a rank ended", "the hosts changed"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class WorldChange:
+class WorldChange(Record):
     """One change of the ranks. Times are those of the first rank that went on."""
 
-    __pydantic_config__ = STRICT
     at: Timestamp
     cause: Cause
     step: WholeNumber  # update of the run after which the ranks went on
@@ -42,7 +42,7 @@ class WorldChange:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ElasticRecord:
+class ElasticRecord(Record):
     """The ranks of an elastic run over time.
 
     Attributes:
@@ -50,7 +50,6 @@ class ElasticRecord:
         commit_seconds: the time that took, part of the epochs' checkpoint_seconds.
     """
 
-    __pydantic_config__ = STRICT
     changes: list[WorldChange] = field(default_factory=list)
     commits: WholeNumber = 0
     commit_seconds: Seconds = 0.0

@@ -5,20 +5,20 @@ import re
 from dataclasses import dataclass
 from typing import Annotated
 
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
 from common.errors import UserError
+from common.json_records import Record
 
 HOURS_PER_YEAR = 24 * 365.25
 OLD_AFTER = dt.timedelta(days=365)
-_STRICT = ConfigDict(extra="forbid")
 _Dollars = Annotated[float, Field(gt=0, le=1e12)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Price:
+class Price(Record):
     """Price of a whole node per hour.
 
     Attributes:
@@ -26,7 +26,6 @@ class Price:
         spot: of a machine that may be taken away.
     """
 
-    __pydantic_config__ = _STRICT
     date: dt.date
     usd_per_hour: NotNegative
     terms: str
@@ -55,7 +54,7 @@ class Price:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ownership:
+class Ownership(Record):
     """What a node of one's own costs per hour of use:
 
         purchase_usd / (years x 8766 h x utilization) + watts / 1000 x usd_per_kwh
@@ -74,7 +73,6 @@ class Ownership:
         usd_per_kwh: price of energy.
     """
 
-    __pydantic_config__ = _STRICT
     date: dt.date
     source: str
     purchase_usd: _Dollars | None = None

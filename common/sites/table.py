@@ -5,30 +5,28 @@
 `launch` uses it for estimates, `analysis` for costs.
 """
 
-import json
 import re
-import tomllib
 from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import Field
 
-from common.errors import UserError, first_problem
+from common.errors import UserError
+from common.json_records import Record, validated
 from common.sites.prices import Ownership, Positive, Price
 from common.utils.printable import suggestion
-from common.utils.whole_files import parse_toml, read_text
+from common.utils.whole_files import read_toml
 
 SITES_FILE = Path(__file__).with_name("sites.toml")
 SECONDS_PER_HOUR = 3600.0
 BITS_PER_BYTE = 8
-_STRICT = ConfigDict(extra="forbid")
 Count = Annotated[int, Field(gt=0, le=10**6)]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Gpu:
+class Gpu(Record):
     """A GPU as described by its manufacturer.
 
     Attributes:
@@ -43,7 +41,6 @@ class Gpu:
         purchase_usd: purchase price, if the source states it.
     """
 
-    __pydantic_config__ = _STRICT
     name: str
     fp32_tflops: Positive
     memory_gb: Positive
@@ -60,10 +57,9 @@ class Gpu:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cpu:
+class Cpu(Record):
     """A processor to compare GPUs with; fields as in `Gpu`, `threads` is the number of hardware threads."""
 
-    __pydantic_config__ = _STRICT
     name: str
     fp32_tflops: Positive
     cores: Count
@@ -75,7 +71,7 @@ class Cpu:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Site:
+class Site(Record):
     """A site with nodes of one kind. None: unknown, or recorded by each run.
 
     Attributes:
@@ -94,7 +90,6 @@ class Site:
         ownership: what an owned node costs.
     """
 
-    __pydantic_config__ = _STRICT
     title: str
     kind: Literal["owned", "rented"]
     source: str
@@ -134,10 +129,9 @@ class Site:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sites:
+class Sites(Record):
     """The whole table: name -> GPU, name -> site, name -> processor."""
 
-    __pydantic_config__ = _STRICT
     gpus: dict[str, Gpu]
     sites: dict[str, Site]
     cpus: dict[str, Cpu] = field(default_factory=dict)
@@ -162,7 +156,6 @@ class Sites:
         return next((cpu for cpu in self.cpus.values() if cpu.name == site.processor), None)
 
 
-_SITES = TypeAdapter(Sites)
 LAUNCH_TABLE = "launch"  # the table of a site file that `launch` reads
 
 
@@ -175,17 +168,13 @@ def read_sites(path: Path = SITES_FILE) -> Sites:
     Raises:
         UserError: it cannot be read, does not follow the schema, or names an unknown GPU or successor.
     """
-    own = _read_toml(path)
+    own = read_toml(path, what="table of sites")
     own.pop(LAUNCH_TABLE, None)
-    shipped = {} if path == SITES_FILE else _read_toml(SITES_FILE)
+    shipped = {} if path == SITES_FILE else read_toml(SITES_FILE, what="table of sites")
     for name, entries in shipped.items():
         if isinstance(own.setdefault(name, {}), dict):
             own[name] = {**entries, **{key: _extended(entries.get(key), mine) for key, mine in own[name].items()}}
-    try:
-        # Through JSON: only there does pydantic's strict mode accept tables for dataclasses and dates as text.
-        table = _SITES.validate_json(json.dumps(own, default=str), strict=True)
-    except ValidationError as error:
-        raise UserError(f"{path} is not a valid table of sites: {first_problem(error)}. Fix the file") from None
+    table = validated(Sites, own, place=path, what="a valid table of sites", remedy="Fix the file")
     _check(table, path=path)
     return table
 
@@ -193,15 +182,6 @@ def read_sites(path: Path = SITES_FILE) -> Sites:
 def _extended(shipped: Any, mine: Any) -> Any:
     """Return an entry of the project's table with the user's values over its own; an entry of one alone as it is."""
     return {**shipped, **mine} if isinstance(shipped, dict) and isinstance(mine, dict) else mine
-
-
-def _read_toml(path: Path) -> dict[str, Any]:
-    try:
-        return parse_toml(read_text(path))
-    except OSError as error:
-        raise UserError(f"cannot read the sites: {error.strerror}. Received: {path}. Name a TOML file") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UserError(f"the table of sites is not TOML. Received: {path} ({error}). Fix the file") from None
 
 
 def _check(table: Sites, *, path: Path) -> None:

@@ -8,23 +8,23 @@ import psutil
 
 from common.config import Config
 from common.distributed.console import Console, counted
+from common.json_records import SCHEMA_VERSION
 from common.model.weights import weights_hash
 from common.run_folder.checkpoints import Checkpoint
 from common.run_folder.environment import describe_environment
 from common.run_folder.records import (
-    SCHEMA_VERSION,
     WEIGHTS_FILE,
     DataRecord,
     Hashes,
     ModelRecord,
     RunRecord,
-    RunWriter,
     Status,
     World,
     now,
     read_run,
     slurm_job,
 )
+from common.run_folder.run_writer import RunWriter
 from common.run_folder.set_aside import set_aside
 from common.run_folder.values import NotRecorded
 from common.task.task import Task

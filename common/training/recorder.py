@@ -13,7 +13,8 @@ from common.measurement.metrics import images_per_second
 from common.measurement.step_profile import StepProfile, profile_table
 from common.model.weights import ArrayStream, save_weights
 from common.run_folder.power_file import POWER_FILE, write_power
-from common.run_folder.records import WEIGHTS_FILE, EpochRecord, Evaluation, Hashes, RunState, RunWriter
+from common.run_folder.records import WEIGHTS_FILE, EpochRecord, Evaluation, Hashes, RunState
+from common.run_folder.run_writer import RunWriter
 from common.run_folder.sharing import SharingRecord
 from common.run_folder.tensorboard_events import write_scalars
 from common.run_folder.world_changes import ElasticRecord, WorldChange

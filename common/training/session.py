@@ -34,7 +34,7 @@ from common.training.recorder import NullRecorder, RunRecorder
 from common.training.resume import AlreadyFinished, Standing, look_at_run
 from common.training.trainer import Trainer
 from common.utils.at_once import runs_at_once
-from common.watchdog.board import announce, note_updates
+from common.watchdog.board import announce, announce_failure, note_updates
 from common.watchdog.watch import start_watch
 
 
@@ -100,7 +100,7 @@ class Session:
                 lines = start_lines(setup, self.world, record=writer.record, folder=writer.folder)
                 self.console.line("\n".join(lines))
         if config.device.memory_limit is not None:
-            watch_memory(config.device.memory_limit, comm=self.comm, end=self._end_now)
+            watch_memory(config.device.memory_limit, comm=self.comm, end=self._end_now, end_by_rank_0=announce_failure)
         if config.energy.energy:
             self._meter = Meter(config.energy, comm=self.comm, device=device, phases=self.phases)
         found: Checkpoint | None = self.comm.broadcast(checkpoint)
@@ -112,7 +112,7 @@ class Session:
 
     def _start_watch(self) -> None:
         config = self.setup.config.faults
-        start_watch(config, comm=self.comm, end=self._end_hanging)
+        start_watch(config, comm=self.comm, end=self._end_hanging, fail=self._end_now)
 
     def _end_hanging(self, reason: str) -> None:
         """Record that ranks hang, and end this rank at once; a watcher has said so."""

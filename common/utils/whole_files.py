@@ -11,6 +11,8 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+from common.errors import UserError
+
 MOST_BYTES = 256 * 2**20  # of a file that is read whole; the largest original file of a data set has 170 MB
 MOST_TOML, LONGEST_LINE = 10**6, 10**4  # characters of a TOML document, and of its longest line
 
@@ -73,6 +75,23 @@ def parse_toml(text: str) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise tomllib.TOMLDecodeError(str(error)) from None
     return content
+
+
+def read_toml(path: Path, *, what: str, remedy: str = "Name a TOML file") -> dict[str, Any]:
+    """Return the content of a TOML file.
+
+    Args:
+        what: the file is, and what to do if there is none: for the messages.
+
+    Raises:
+        UserError: it cannot be read, or is not TOML.
+    """
+    try:
+        return parse_toml(read_text(path))
+    except OSError as error:
+        raise UserError(f"cannot read the {what}: {error.strerror}. Received: {path}. {remedy}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"the {what} is not TOML. Received: {path} ({error}). Fix the file") from None
 
 
 def parse_json(text: str | bytes) -> Any:

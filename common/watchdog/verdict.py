@@ -1,18 +1,21 @@
-"""Which ranks hang, judged by what their watchers say. The watcher imports this file: the standard library alone."""
+"""Which ranks hang, by the reports of their watchers. The watcher imports this file: the standard library alone."""
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from common.utils.process_state import GONE
+
 LEAST_SECONDS = 60.0  # in training
 TIMES_SLOWEST = 20.0
 OTHER_SECONDS = 600.0  # in start-up, evaluations, checkpoints
-PREPARING_SECONDS = 3600.0  # of data, which may have to be fetched, on this host or another
-ENDING_SECONDS = 60.0  # of a process whose run is finished
 SILENT_SECONDS = 5.0  # of a watcher, before its host is taken for unreachable
-# Servers wait for workers.
-_LIMITS = {"ending": ENDING_SECONDS, "preparing data": PREPARING_SECONDS, "serving": math.inf}
-_STATES = {"T": "is stopped", "t": "is stopped by a debugger", "Z": "has ended", "X": "has ended", "gone": "has ended"}
+_LIMITS = {
+    "ending": 60.0,  # of a process whose run is finished
+    "preparing data": 3600.0,  # which may have to be fetched, on this host or another
+    "serving": math.inf,  # servers wait for workers
+}
+_STATES = {"T": "is stopped", "t": "is stopped by a debugger", "Z": "has ended", "X": "has ended", GONE: "has ended"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,10 +23,11 @@ class Report:
     """What a watcher says about its rank.
 
     Attributes:
-        idle_seconds: since the last sign of progress; of a rank that is stopped since it was.
-        silent_seconds: since its watcher has said this.
-        state: of the process, a letter of /proc/PID/status, or "gone".
-        stack: where the rank is, innermost call first; empty: it was not asked, or does not answer.
+        idle_seconds: since the last sign of progress; of a stopped rank, since it was stopped.
+        state: of the process, a letter of /proc/PID/stat, or GONE.
+        silent_seconds: since its watcher sent this.
+        stack: where the rank is, innermost call first; empty while it makes progress.
+        failure: why rank 0 must end the run; empty: it need not.
     """
 
     host: str
@@ -35,6 +39,12 @@ class Report:
     state: str
     silent_seconds: float = 0.0
     stack: str = ""
+    failure: str = ""
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether the host of the rank cannot be reached."""
+        return self.silent_seconds > SILENT_SECONDS and self.state != GONE
 
     @property
     def unmoved_seconds(self) -> float:
@@ -42,15 +52,14 @@ class Report:
         return self.idle_seconds + self.silent_seconds
 
 
-def limit_of(report: Report, *, stall_seconds: float | None, is_silent: bool = False) -> float:
+def limit_of(report: Report, *, stall_seconds: float | None) -> float:
     """Return for how long a rank may not move in what it does.
 
     Args:
         stall_seconds: in training; None: by its slowest update.
-        is_silent: whether its host cannot be reached.
     """
     by_slowest = TIMES_SLOWEST * report.slowest_seconds
-    if is_silent or report.state in _STATES:  # it does nothing that might take longer
+    if report.is_silent or report.state in _STATES:  # it does nothing that might take longer
         return stall_seconds or max(LEAST_SECONDS, by_slowest)
     # Nothing is known of the first update, which may take memory and choose kernels.
     in_training = stall_seconds or max(LEAST_SECONDS, by_slowest or OTHER_SECONDS)
@@ -59,9 +68,12 @@ def limit_of(report: Report, *, stall_seconds: float | None, is_silent: bool = F
     return _LIMITS.get(report.activity, max(OTHER_SECONDS, in_training))
 
 
-def hanging_ranks(
-    reports: Mapping[int, Report], *, stall_seconds: float | None, silent_seconds: float = SILENT_SECONDS
-) -> list[int]:
+def is_stuck(report: Report, *, stall_seconds: float | None) -> bool:
+    """Return whether a rank has not moved for too long; it may wait for another one."""
+    return report.unmoved_seconds > limit_of(report, stall_seconds=stall_seconds)
+
+
+def hanging_ranks(reports: Mapping[int, Report], *, stall_seconds: float | None) -> list[int]:
     """Return the ranks that hang and do not only wait for others; all that do not move where none stands out.
 
     In training all ranks stop when one does. It is the one that cannot be reached, has ended or is stopped; else one
@@ -69,50 +81,42 @@ def hanging_ranks(
 
     Args:
         stall_seconds: as for `limit_of`.
-        silent_seconds: of a watcher, before its host is taken for unreachable.
     """
     # Ranks that have ended by themselves are silent or gone, too.
     reports = {
         rank: report
         for rank, report in reports.items()
-        if report.activity != "ending" or (report.silent_seconds <= silent_seconds and report.state != "gone")
+        if report.activity != "ending" or not (report.is_silent or report.state == GONE)
     }
-    silent = [rank for rank, report in reports.items() if report.silent_seconds > silent_seconds]
-    stuck = {
-        rank: report
-        for rank, report in reports.items()
-        if report.unmoved_seconds > limit_of(report, stall_seconds=stall_seconds, is_silent=rank in silent)
-    }
+    stuck = {rank: report for rank, report in reports.items() if is_stuck(report, stall_seconds=stall_seconds)}
     if not stuck:
         return []
     least = min(report.updates for report in stuck.values())
-    for stands_out in (
-        silent,
+    candidates = (
+        [rank for rank, report in reports.items() if report.is_silent],
         [rank for rank, report in reports.items() if report.state in _STATES],
         [rank for rank, report in stuck.items() if report.activity in ("loading data", "checkpoint")],
         [rank for rank, report in stuck.items() if report.state == "D"],
         [rank for rank, report in stuck.items() if report.updates == least],
-    ):
-        if stands_out:
-            return sorted(stands_out)
-    raise AssertionError("one of them is the least")
+    )
+    return sorted(next(filter(None, candidates)))
 
 
-def words(ranks: Sequence[int], reports: Mapping[int, Report], *, silent_seconds: float = SILENT_SECONDS) -> str:
+def words(ranks: Sequence[int], reports: Mapping[int, Report]) -> str:
     """Return in one line which ranks hang, where, in what, and since when."""
     if len(ranks) == len(reports) > 1:
         seconds = min(report.unmoved_seconds for report in reports.values())
         return f"none of {len(reports)} ranks has made progress for {seconds:.0f} s, and none stands out"
-    said = []
-    for rank in ranks:
-        report = reports[rank]
-        if report.silent_seconds > silent_seconds:
-            how = f"does not answer: nothing was received from its host for {report.silent_seconds:.0f} s"
-        else:
-            how = _STATES.get(report.state, "waits for a device" if report.state == "D" else "makes no progress")
-        after = f" after {report.updates} updates" if report.updates else ""
-        said.append(
-            f"rank {rank} (host {report.host}, process {report.process}) {how}, in {report.activity}{after}, for "
-            f"{report.unmoved_seconds:.0f} s"
-        )
-    return "; ".join(said)
+    return "; ".join(_words_of(rank, reports[rank]) for rank in ranks)
+
+
+def _words_of(rank: int, report: Report) -> str:
+    if report.is_silent:
+        how = f"does not answer: nothing was received from its host for {report.silent_seconds:.0f} s"
+    else:
+        how = _STATES.get(report.state, "waits for a device" if report.state == "D" else "makes no progress")
+    after = f" after {report.updates} updates" if report.updates else ""
+    return (
+        f"rank {rank} (host {report.host}, process {report.process}) {how}, in {report.activity}{after}, for "
+        f"{report.unmoved_seconds:.0f} s"
+    )

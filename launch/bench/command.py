@@ -23,13 +23,13 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from common.checks.bench_record import APART, BenchRecord, MeasuredStart, Turn, pair_ratios, shown_value
+from common.checks.bench_record import APART, BENCHES, BenchRecord, MeasuredStart, Turn, pair_ratios, shown_value
 from common.checks.bench_turns import TASKS
-from common.checks.result_file import SCHEMA_VERSION, write_result
 from common.config import add_onednn_option
 from common.data.loading import load_dataset
 from common.distributed.console import counted
 from common.errors import EXIT_CODE_INTERRUPTED, UserError
+from common.json_records import SCHEMA_VERSION
 from common.run_folder.environment import describe_environment
 from common.run_folder.revision import source_revision
 from common.utils.command_line import whole_number, word
@@ -311,7 +311,7 @@ def _finish(record: BenchRecord, output: Path) -> int:
     if not record.starts:
         output.unlink(missing_ok=True)
         return 0
-    write_result(output, replace(record, finished=_timestamp()))
+    BENCHES.write(output, replace(record, finished=_timestamp()))
     code = run_analysis("bench", output)
     print(f"raw turns: {output}")
     return code

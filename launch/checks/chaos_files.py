@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import get_args
 
 from common.checks.chaos_record import DamageKind, FileKind, Kind, Trial
-from common.checks.chaos_worker import Order, Outcome
 from common.errors import UserError
 from common.run_folder.checkpoints import usable_checkpoints
 from common.run_folder.records import read_run
 from common.utils.paths import ROOT
 from launch.checks.chaos_verdict import MOST_STARTS, has_finished, is_kept, is_readable, same_run
+from launch.checks.chaos_worker import Order, Outcome
 from launch.checks.file_faults import ACTIONS
 from launch.starting.processes import trainer_environment
 
@@ -143,7 +143,7 @@ class FileTrials:
         self.folder = folder
         modules = sorted({WRITERS[name].module for name in writers})
         self._worker = subprocess.Popen(
-            [sys.executable, "-m", "common.checks.chaos_worker", *modules],
+            [sys.executable, "-m", "launch.checks.chaos_worker", *modules],
             cwd=ROOT,
             env=trainer_environment() | {"LD_PRELOAD": str(library)},
             stdin=subprocess.PIPE,

@@ -19,7 +19,7 @@ from common.checks.parity_cases import GLOBAL_BATCH, IMAGES, OPTIMIZERS, has_bat
 from common.checks.parity_record import ParityRecord, ParitySettings, read_parity
 from common.config import add_onednn_option
 from common.errors import EXIT_CODE_INTERRUPTED, UserError
-from common.run_folder.records import check_new_folder
+from common.run_folder.run_writer import check_new_folder
 from common.utils.command_line import whole_number, word
 from common.utils.environments import missing_packages
 from launch.checks.parity_jobs import EXCHANGED_BY_RANKS, RUN_RANKS, run_settings

@@ -10,11 +10,11 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from common.checks.parity_record import PARITY_FILE, FinishedPart, ParityRecord, ParitySettings
+from common.checks.parity_record import PARITY_FILE, PROOFS, FinishedPart, ParityRecord, ParitySettings
 from common.checks.parity_worker import ParityJob
-from common.checks.result_file import SCHEMA_VERSION, write_result
 from common.distributed.console import counted
 from common.errors import UserError, from_os_error
+from common.json_records import SCHEMA_VERSION
 from common.run_folder.environment import describe_environment, package_versions
 from common.run_folder.records import EPOCHS_FILE, now, read_run
 from common.utils.environments import package_folders
@@ -162,7 +162,7 @@ class ParityProofs:
     def _keep(self, findings: ParityResults) -> None:
         self.findings += findings
         self.record = replace(self.record, comparisons=self.findings.comparisons, curves=self.findings.curves)
-        write_result(self.folder / PARITY_FILE, self.record)
+        PROOFS.write(self.folder / PARITY_FILE, self.record)
 
     def _start(self, frameworks: Sequence[str], jobs: list[ParityJob], *, np: int) -> list[ParitySide]:
         """Start the ranks of one framework, or of both at once; return the folders of their results."""

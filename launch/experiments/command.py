@@ -18,7 +18,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from common.errors import EXIT_CODE_INTERRUPTED, UserError, expanded, user_errors
-from common.run_folder.experiment_status import status_as_json
+from common.json_records import as_json
 from common.sites.table import SITES_FILE, Sites, read_sites
 from common.utils.command_line import path, word
 from launch.experiments.at_once import add_at_once_options, lanes_for, part_of, resources_of_lane
@@ -148,7 +148,7 @@ def show_status(options: argparse.Namespace) -> int:
     plan = estimator.plan
     surveyed = survey(plan if options.site or options.hosts else replace(plan, launcher=None))
     base = ["--base", options.base] if options.base else []
-    code = run_analysis("experiment", plan.folder, "--status", "-", *base, text=status_as_json(status_of(surveyed)))
+    code = run_analysis("experiment", plan.folder, "--status", "-", *base, text=as_json(status_of(surveyed)))
     if code:
         return code
     estimator.print_remaining(surveyed)

@@ -18,10 +18,11 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import Field
 
 from common.config import Config
-from common.errors import UserError, first_problem
+from common.errors import UserError
+from common.json_records import Record, validated
 from common.names import settings_here
 from common.run_folder.environment import TUNING_VARIABLES
 from common.utils.whole_files import parse_toml, read_text
@@ -32,14 +33,13 @@ SETTINGS = {one.name for subject in fields(Config) for one in fields(subject.def
 _RESERVED = dict.fromkeys(
     ("runs_folder", "name", "resume", "resume_or_start", "energy", "site"), "which the experiment sets itself"
 ) | {"elastic": "whose ranks `launch train --elastic` starts"}
-_STRICT = ConfigDict(extra="forbid")
 _Positive = Annotated[int, Field(ge=1)]
 _NotNegative = Annotated[int, Field(ge=0)]
 _Duration = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Protocol:
+class Protocol(Record):
     """How the runs of an experiment follow each other.
 
     Attributes:
@@ -54,7 +54,6 @@ class Protocol:
         site: where it runs, for estimates: a name of common/sites/sites.toml.
     """
 
-    __pydantic_config__ = _STRICT
     repeats: _Positive = 1
     metered: list[_Positive] = field(default_factory=list)
     order: Literal["interleaved", "grouped", "random"] = "interleaved"
@@ -67,10 +66,9 @@ class Protocol:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PreparationCommand:
+class PreparationCommand(Record):
     """A command of `python -m common`; it is skipped where `makes` or `unless` exists."""
 
-    __pydantic_config__ = _STRICT
     command: list[str]
     makes: str
     unless: str | None = None
@@ -82,7 +80,7 @@ class PreparationCommand:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CellKeys:
+class CellKeys(Record):
     """What a cell sets beside the settings of the trainers: how its ranks are started, and what it needs.
 
     Attributes:
@@ -96,7 +94,6 @@ class CellKeys:
         gpus, cores: that the host must have; otherwise the cell is left out.
     """
 
-    __pydantic_config__ = _STRICT
     name: str = ""
     framework: Literal["torch", "keras"]
     np: _Positive = 1
@@ -114,10 +111,9 @@ CELL_KEYS = tuple(one.name for one in fields(CellKeys))
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Tables:
+class _Tables(Record):
     """The tables of a file, as they are written."""
 
-    __pydantic_config__ = _STRICT
     cells: Annotated[list[dict[str, Any]], Field(min_length=1)]
     about: dict[str, Any] = field(default_factory=dict)
     experiment: Protocol = field(default_factory=Protocol)
@@ -169,7 +165,7 @@ def read_experiment_file(name: str, *, runs_folder: Path) -> ExperimentFile:
         if not isinstance(base, str):
             raise _error(path, "a based_on that is not a name", base, "Give the name of an experiment, or a file")
         content = _override(read_toml(toml_file(base), folder=folder), content)
-    tables: _Tables = validated(_Tables, content, path=path)
+    tables = validated(_Tables, content, place=path.name, what="a valid experiment", remedy="Fix the file")
     settings = settings_here(tables.settings, source=f"[settings] of {path.name}")
     cells = [
         settings_here(cell, source=f"[[cells]] number {number} of {path.name}")
@@ -188,19 +184,6 @@ def read_experiment_file(name: str, *, runs_folder: Path) -> ExperimentFile:
     )
     file.check_metered(file.protocol.repeats, file.protocol.metered)
     return file
-
-
-def validated(kind: type, content: Any, *, path: Path, what: str = "experiment") -> Any:
-    """Return a table of a file as a dataclass; `what` the file is, for the message.
-
-    Raises:
-        UserError: it does not follow the schema.
-    """
-    try:
-        # Through JSON, where a table is accepted for a dataclass; strict, so that "3" is not accepted for 3.
-        return TypeAdapter(kind).validate_json(json.dumps(content, default=str), strict=True)
-    except ValidationError as error:
-        raise UserError(f"{path.name} is not a valid {what}: {first_problem(error)}. Fix the file") from None
 
 
 def _error(path: Path, problem: str, received: object, remedy: str) -> UserError:

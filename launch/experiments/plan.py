@@ -12,6 +12,7 @@ from typing import Any
 
 from common.config import Config, parse_command_line, read_recipe, settings_flags
 from common.errors import UserError
+from common.json_records import validated
 from common.run_folder.environment import TUNING_VARIABLES
 from launch.experiments.experiment_file import (
     CELL_KEYS,
@@ -20,7 +21,6 @@ from launch.experiments.experiment_file import (
     ExperimentFile,
     Protocol,
     read_experiment_file,
-    validated,
 )
 from launch.starting.launchers import Launcher, launcher_at
 from launch.starting.processes import PROGRAMS
@@ -198,7 +198,7 @@ def planned_cell(values: Mapping[str, Any], *, named: Sequence[str], file: Exper
         UserError: a value is invalid, or they do not fit together.
     """
     own = {key: value for key, value in values.items() if key in CELL_KEYS}
-    keys: CellKeys = validated(CellKeys, own, path=file.path)
+    keys = validated(CellKeys, own, place=file.path.name, what="a valid experiment", remedy="Fix the file")
     if keys.launcher == "python" and (keys.np != 1 or keys.controller):
         raise file.error(
             "a cell that needs a launcher and has none", f"np {keys.np}, controller {keys.controller}",

@@ -5,14 +5,13 @@ import platform
 import re
 import shutil
 import subprocess
-import tomllib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from common.errors import UserError
 from common.utils.paths import ROOT
-from common.utils.whole_files import parse_toml, read_text
+from common.utils.whole_files import read_toml
 from launch.installation.cuda import Node, Toolkit, numbers, parse_driver
 
 DRIVER_FILE = Path("/proc/driver/nvidia/version")
@@ -146,14 +145,14 @@ def described_node(reference: str) -> Node:
     if not path.is_file():
         names = ", ".join(sorted(file.stem for file in shipped.glob("*.toml")))
         raise UserError(f"--node names no site. Received: {reference}. Use one of {names}, or a file of your own")
-    own = _read(path)
+    own = read_toml(path, what="site")
     launch = _value(own, "launch", path)
     software = _value(launch, "software", path)
     kinds = _value(launch, "nodes", path)
     nodes = [node for node in kinds if kind in ("", node, node.removeprefix(f"{name}-"))]
     if kinds and not nodes:
         raise UserError(f"{name} has no such kind of node. Received: {reference}. Use {', '.join(kinds)}")
-    known = _read(SITES_FILE)
+    known = read_toml(SITES_FILE, what="table of sites")
     capabilities = {_capability(node, own, known, path) for node in nodes} - {""}
     if not capabilities:
         raise UserError(f"no NVIDIA GPU is known of these nodes. Received: {reference}. Name nodes with GPUs: aws-g5")
@@ -195,10 +194,3 @@ def _value(table: dict[str, Any], key: str, path: Path) -> Any:
     ):
         raise UserError(f"the site has no valid `{key}`. Received: {value!r} in {path}. Write {example}")
     return value
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        return parse_toml(read_text(path))
-    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UserError(f"the site cannot be read. Received: {path} ({error}). Correct the file") from None

@@ -5,18 +5,16 @@ jobs/<name>/job.json     what, where, since when (`JobRecord`)
 """
 
 import contextlib
-import json
 import re
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
-
 from common.config import Config, parse_command_line
-from common.errors import UserError, first_problem, user_errors
+from common.errors import UserError, user_errors
+from common.json_records import Record, RecordFile
 from common.run_folder.records import Timestamp
 from common.utils.atomic import make_executable, write_atomically
 from common.utils.paths import ROOT
@@ -121,7 +119,7 @@ class Job:
 
 
 @dataclass(frozen=True, kw_only=True)
-class JobRecord:
+class JobRecord(Record):
     """`job.json`.
 
     Attributes:
@@ -132,7 +130,6 @@ class JobRecord:
         runs: run folders that it writes, from the project's folder there.
     """
 
-    __pydantic_config__ = ConfigDict(extra="forbid")
     name: str
     site: str
     id: str
@@ -159,7 +156,12 @@ class JobStatus:
     reason: str = ""
 
 
-_RECORD = TypeAdapter(JobRecord)
+JOBS = RecordFile(
+    kind=JobRecord,
+    what="the record of a job",
+    missing="no such job",
+    source="`python -m launch jobs` shows all",
+)
 
 
 def read_settings(arguments: Sequence[str], *, program: str) -> Config:
@@ -214,7 +216,7 @@ def write_files(folder: Path, files: dict[str, str]) -> None:
 def write_record(folder: Path, record: JobRecord) -> None:
     """Write `job.json`."""
     with user_errors("writing the job"):
-        write_atomically(folder / JOB_FILE, json.dumps(asdict(record), indent=2) + "\n")
+        JOBS.write(folder / JOB_FILE, record)
 
 
 def read_job(name: str, *, parent: Path) -> tuple[JobRecord, Path]:
@@ -225,12 +227,11 @@ def read_job(name: str, *, parent: Path) -> tuple[JobRecord, Path]:
     """
     folder = parent / name
     try:
-        return _RECORD.validate_json(read_bytes(folder / JOB_FILE), strict=True), folder
+        text = read_bytes(folder / JOB_FILE)
     except OSError:
         known = ", ".join(job_names(parent)) or "none yet"
         raise UserError(f"no such job. Received: {name}. There are: {known}") from None
-    except ValidationError as error:
-        raise UserError(f"the job's record is damaged: {first_problem(error)}. Received: {folder / JOB_FILE}") from None
+    return JOBS.parse(text, place=folder / JOB_FILE), folder
 
 
 def job_names(parent: Path) -> list[str]:

@@ -15,8 +15,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
+from common.json_records import Record, validated
 from common.names import settings_here
 from common.run_folder.search_record import METRICS, Metric, Value
 from launch.experiments.experiment_file import (
@@ -28,7 +29,6 @@ from launch.experiments.experiment_file import (
     read_toml,
     shipped_experiments,
     toml_file,
-    validated,
 )
 from launch.experiments.plan import PlannedRun, is_axis, planned_cell
 
@@ -37,12 +37,11 @@ FIXED_SAMPLERS = ("random", "grid", "quasi-random")  # their points do not depen
 # What a search has no use for in [settings], beside the settings that no file may set.
 _NOT_OF_A_SEARCH = ("name", "repeats", "metered", "gpus", "cores")
 _OWN = ("framework", "np", "launcher", "controller", "recipe", "seed")  # the same in all trials
-_STRICT = ConfigDict(extra="forbid")
 _Positive = Annotated[int, Field(ge=1)]
 
 
 @dataclass(frozen=True, kw_only=True)
-class SearchKeys:
+class SearchKeys(Record):
     """How points are chosen and judged.
 
     Attributes:
@@ -56,7 +55,6 @@ class SearchKeys:
         limit_minutes: a trial that takes longer is stopped and counts as failed; None: no limit.
     """
 
-    __pydantic_config__ = _STRICT
     sampler: Literal["random", "grid", "quasi-random", "tpe", "cma-es"]
     pruner: Literal["none", "median", "successive-halving", "hyperband"] = "none"
     trials: _Positive | None = None
@@ -67,10 +65,9 @@ class SearchKeys:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Range:
+class Range(Record):
     """The numbers from `low` to `high`, both included; `log`: drawn on a logarithmic scale."""
 
-    __pydantic_config__ = _STRICT
     low: int | float
     high: int | float
     log: bool = False
@@ -86,10 +83,9 @@ Axis = list[Value] | Range
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Tables:
+class _Tables(Record):
     """The tables of a file, as they are written."""
 
-    __pydantic_config__ = _STRICT
     search: SearchKeys
     space: Annotated[dict[str, Axis], Field(min_length=1)]
     about: dict[str, Any] = field(default_factory=dict)
@@ -184,7 +180,7 @@ def read_search_file(name: str, *, runs_folder: Path) -> SearchFile:
     path = toml_file(name, shipped=SEARCHES)
     folder = runs_folder / path.stem
     content = read_toml(path, folder=folder, shipped=SEARCHES, what="search file")
-    tables: _Tables = validated(_Tables, content, path=path, what="search file")
+    tables = validated(_Tables, content, place=path.name, what="a valid search file", remedy="Fix the file")
     experiment = ExperimentFile(
         path=path,
         folder=folder,

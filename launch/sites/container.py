@@ -6,11 +6,12 @@ from pathlib import PurePosixPath
 from typing import Literal
 
 from common.errors import UserError
-from launch.sites.values import STRICT, Bind, Line, Word
+from common.json_records import Record
+from launch.sites.values import Bind, Line, Word
 
 
 @dataclass(frozen=True, kw_only=True)
-class ContainerOptions:
+class ContainerOptions(Record):
     """The image in which ranks run; the launcher runs outside it.
 
     Attributes:
@@ -21,7 +22,6 @@ class ContainerOptions:
         gpu: whether NVIDIA's driver is passed through (`--nv`); Enroot passes it through by itself.
     """
 
-    __pydantic_config__ = STRICT
     runtime: Literal["apptainer", "singularity", "pyxis"] = "apptainer"
     image: Word
     folder: Line = "/opt/horovod-twins"

@@ -6,9 +6,9 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
+from common.json_records import Record
 from common.utils.command_line import MOST
 from launch.sites.values import (
-    STRICT,
     Bucket,
     DriverVersion,
     Image,
@@ -28,7 +28,7 @@ from launch.sites.values import (
 
 
 @dataclass(frozen=True, kw_only=True)
-class SoftwareOptions:
+class SoftwareOptions(Record):
     """What GPU nodes have before the project is set up there, by which set-up chooses CUDA builds.
 
     Attributes:
@@ -37,14 +37,13 @@ class SoftwareOptions:
         source: of both.
     """
 
-    __pydantic_config__ = STRICT
     source: Line
     driver: DriverVersion | None = None
     toolkits: list[ToolkitVersion] = field(default_factory=list)
 
 
 @dataclass(frozen=True, kw_only=True)
-class HostsOptions:
+class HostsOptions(Record):
     """Several plain hosts, reached by ssh from the first.
 
     Attributes:
@@ -55,7 +54,6 @@ class HostsOptions:
             there, otherwise the PATH of each host.
     """
 
-    __pydantic_config__ = STRICT
     names: list[Slots] = field(default_factory=list)
     spread: bool = False
     ssh_port: Annotated[int, Field(gt=0, lt=2**16)] | None = None
@@ -104,7 +102,7 @@ Extra = Annotated[Line, AfterValidator(_extra)]
 
 
 @dataclass(frozen=True, kw_only=True)
-class SlurmOptions:
+class SlurmOptions(Record):
     """Options of a batch script besides nodes, tasks and time. None: the cluster's default.
 
     Attributes:
@@ -120,7 +118,6 @@ class SlurmOptions:
         extra: further options of sbatch, each a line `#SBATCH` of its own: "--exclusive", "--reservation=NAME".
     """
 
-    __pydantic_config__ = STRICT
     partition: Line | None = None
     account: Line | None = None
     qos: Line | None = None
@@ -136,7 +133,7 @@ class SlurmOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SkyPilotOptions:
+class SkyPilotOptions(Record):
     """Machines rented for the job.
 
     Attributes:
@@ -149,7 +146,6 @@ class SkyPilotOptions:
         bucket: a store for files that outlive the machines, such as "s3://name", seen there as the folder /bucket.
     """
 
-    __pydantic_config__ = STRICT
     cloud: Line = "aws"
     region: Word | None = None
     spot: bool = False
@@ -160,7 +156,7 @@ class SkyPilotOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Toleration:
+class Toleration(Record):
     """A taint of nodes that pods tolerate, with the rules of Kubernetes.
 
     Attributes:
@@ -169,7 +165,6 @@ class Toleration:
         effect: None: every effect.
     """
 
-    __pydantic_config__ = STRICT
     key: Word | None = None
     operator: Literal["Equal", "Exists"] = "Equal"
     value: LabelValue | None = None
@@ -188,7 +183,7 @@ class Toleration:
 
 
 @dataclass(frozen=True, kw_only=True)
-class KubernetesOptions:
+class KubernetesOptions(Record):
     """An MPIJob of the MPI Operator.
 
     Attributes:
@@ -207,7 +202,6 @@ class KubernetesOptions:
         queue: local queue of Kueue, which starts the job when there is room; None: no queue.
     """
 
-    __pydantic_config__ = STRICT
     namespace: Label = "default"
     image: Image = "horovod-twins:latest"
     volume_claim: Subdomain = "horovod-twins"

@@ -6,23 +6,22 @@
 `--site` takes the name of a shipped file or the path of another.
 """
 
-import json
-import tomllib
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from datetime import date
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import Field
 
-from common.errors import UserError, first_problem
+from common.errors import UserError
+from common.json_records import Record, validated
 from common.sites.table import LAUNCH_TABLE, Site, Sites, read_sites
 from common.utils.printable import suggestion
-from common.utils.whole_files import parse_toml, read_text
+from common.utils.whole_files import read_toml
 from launch.sites.container import ContainerOptions
 from launch.sites.options import HostsOptions, KubernetesOptions, SkyPilotOptions, SlurmOptions, SoftwareOptions
-from launch.sites.values import STRICT, Line, PlainPath, SiteName, Text, VariableName
+from launch.sites.values import Line, PlainPath, SiteName, Text, VariableName
 
 SITE_FILES = Path(__file__).parent
 
@@ -31,7 +30,7 @@ Scheduler = Literal["local", "hosts", "slurm", "skypilot", "kubernetes"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class LaunchSite:
+class LaunchSite(Record):
     """A place where jobs are started.
 
     Attributes:
@@ -60,7 +59,6 @@ class LaunchSite:
         known: a table of machines that replaces this file's.
     """
 
-    __pydantic_config__ = STRICT
     title: Line
     source: Line
     checked: date
@@ -166,7 +164,6 @@ class LaunchSite:
 
 
 _OPTIONS = {"hosts", "slurm", "skypilot", "kubernetes"}
-_SITE = TypeAdapter(LaunchSite)
 
 
 def shipped_sites() -> list[str]:
@@ -208,21 +205,12 @@ def read_launch_site(name: str, *, machines: Sites | None = None) -> LaunchSite:
 
 
 def _read(path: Path) -> LaunchSite:
-    try:
-        content = parse_toml(read_text(path))
-    except OSError as error:
-        raise UserError(f"cannot read the site: {error.strerror}. Received: {path}. Name a TOML file") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UserError(f"the site is not TOML. Received: {path} ({error}). Correct the file") from None
+    content = read_toml(path, what="site")
     table = content.get(LAUNCH_TABLE)
     if not isinstance(table, dict):
         raise UserError(f"{path} has no table [{LAUNCH_TABLE}]. Received: {', '.join(content)}. Correct the file")
-    try:
-        site = _SITE.validate_json(
-            json.dumps({**table, "name": path.stem, "file": str(path)}, default=str), strict=True
-        )
-    except ValidationError as error:
-        raise UserError(f"{path} is not a valid site: {first_problem(error)}. Correct the file") from None
+    table |= {"name": path.stem, "file": str(path)}
+    site = validated(LaunchSite, table, place=path, what="a valid site", remedy="Correct the file")
     _check(site, tables=_OPTIONS & set(table))
     return site
 

@@ -3,11 +3,10 @@
 import re
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from common.utils.command_line import MOST
 
-STRICT = ConfigDict(extra="forbid")
 _SECRETS = ("KEY", "TOKEN", "SECRET", "PASSWORD", "PASSWD", "PASSPHRASE")
 # Launchers put host names and paths into lines for shells as they are; a leading hyphen would be a flag of ssh.
 HOST_NAME = re.compile(r"[A-Za-z0-9_][\w.-]*", flags=re.ASCII)

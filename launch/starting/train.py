@@ -20,7 +20,8 @@ from common.config import Config, requested
 from common.distributed.pinning import choose_gpu
 from common.errors import EXIT_CODE_USER_ERROR, UserError
 from common.names import framework_here
-from common.run_folder.records import RunState, check_new_folder, read_record, state_of
+from common.run_folder.records import RunState, read_record, state_of
+from common.run_folder.run_writer import check_new_folder
 from common.task.prepare import prepare
 from common.task.task import Task
 from common.training.entry_point import read_settings

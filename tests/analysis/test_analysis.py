@@ -26,7 +26,7 @@ from analysis.output.tables import FORMATS, Table, render
 from analysis.questions.parity.command import parity_table
 from analysis.runs.examples import NOTE as EXAMPLES
 from common.checks.parity_record import PARITY_FILE, read_parity
-from common.checks.result_file import write_result
+from common.checks.parity_record import PROOFS as PROOF_FILES
 from common.model.weights import save_weights
 from common.run_folder.records import NotRecorded
 
@@ -149,7 +149,7 @@ def test_the_table_has_the_worst_of_each_row():
     ],
 )
 def test_what_is_not_proven_is_reported_and_refused(tmp_path, capsys, changes, flag):
-    write_result(tmp_path / PARITY_FILE, replace(PROOFS, **changes))
+    PROOF_FILES.write(tmp_path / PARITY_FILE, replace(PROOFS, **changes))
     assert main(["parity", str(tmp_path), "--strict"]) == 2
     captured = capsys.readouterr()
     assert f"flag: {flag}" in captured.out
@@ -159,7 +159,7 @@ def test_what_is_not_proven_is_reported_and_refused(tmp_path, capsys, changes, f
 @pytest.mark.ci
 @pytest.mark.usefixtures("drawn")
 def test_a_proof_of_all_is_shown_with_its_plots(tmp_path, capsys):
-    write_result(tmp_path / PARITY_FILE, PROOFS)
+    PROOF_FILES.write(tmp_path / PARITY_FILE, PROOFS)
     command, folder = ["parity", str(tmp_path), "--strict", "--plots", str(tmp_path / "plots")], tmp_path / "plots"
     assert main(command[:3]) == 0
     assert not folder.exists()  # nothing is written unasked
@@ -178,7 +178,7 @@ def test_a_proof_of_all_is_shown_with_its_plots(tmp_path, capsys):
 
 
 def test_a_closed_pipe_is_quiet(tmp_path):
-    write_result(tmp_path / PARITY_FILE, replace(PROOFS, comparisons=[compared()] * 5000))
+    PROOF_FILES.write(tmp_path / PARITY_FILE, replace(PROOFS, comparisons=[compared()] * 5000))
     command = f"{sys.executable} -m analysis parity {tmp_path} --all --format md | head -1"
     done = subprocess.run(
         ["bash", "-o", "pipefail", "-c", command], cwd=ROOT, capture_output=True, text=True, check=False
@@ -225,7 +225,7 @@ def test_the_table_of_two_runs(tmp_path):
 
 
 def test_runs_beside_the_proofs_are_checked_too(tmp_path, capsys):
-    write_result(tmp_path / PARITY_FILE, replace(PROOFS, runs=["torch", "keras"]))
+    PROOF_FILES.write(tmp_path / PARITY_FILE, replace(PROOFS, runs=["torch", "keras"]))
     write_finished_run(tmp_path / "torch")
     write_finished_run(tmp_path / "keras", framework="keras", settings={"training": {"seed": 2}})
     assert main(["parity", str(tmp_path)]) == 0

@@ -12,7 +12,8 @@ from common.config import config_from_dict
 from common.data.loading import load_dataset
 from common.errors import UserError
 from common.run_folder.checkpoints import Checkpoint, save_checkpoint
-from common.run_folder.records import NotRecorded, RunWriter
+from common.run_folder.records import NotRecorded
+from common.run_folder.run_writer import RunWriter
 from common.trained.prediction import confusion_table, losses, read_image, run_prediction, scores
 from common.trained.trained_model import read_trained_model
 

@@ -1,4 +1,4 @@
-"""A rank without any framework: `watched_worker.py FOLDER RANK SIZE ACTION [RANK-THAT-STICKS]`."""
+"""A rank without any framework: `watched_worker.py FOLDER RANK SIZE ACTION [RANK-IN-TROUBLE [stuck|fails]]`."""
 
 import json
 import os
@@ -10,7 +10,7 @@ from pathlib import Path
 from common.config import FaultConfig
 from common.distributed.communicator import Communicator
 from common.watchdog import watch as watch_module
-from common.watchdog.board import doing, note_updates
+from common.watchdog.board import announce, announce_failure, doing, note_updates
 from common.watchdog.watch import start_watch
 
 EXIT_CODE = 3
@@ -38,12 +38,13 @@ def main():
     comm = Communicator(rank=rank, size=size, local_rank=rank, local_size=size, controller="gloo", allgather=allgather)
     config = FaultConfig(stall_seconds=1.0, on_stall=action)
     watch_module.TICK_SECONDS = 0.2
-    watch = start_watch(config, comm=comm, end=end)
-    assert watch
-    watch.board.set_activity("training")
+    start_watch(config, comm=comm, end=end, fail=lambda reason: end(f"failed: {reason}"))
+    announce("training")
     (folder / f"started-{rank}").touch()
-    if len(sys.argv) > 5 and sys.argv[5] == str(rank):
-        stuck_in_data()
+    if sys.argv[5] == str(rank):
+        if sys.argv[6] == "stuck":
+            stuck_in_data()
+        announce_failure("too large")
     while True:
         time.sleep(0.1)
         note_updates(1)

@@ -7,7 +7,7 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import ConfigDict, TypeAdapter
+from pydantic import TypeAdapter
 
 from analysis.output.tables import Table, shown_interval
 from analysis.questions.frameworks import pairs_of
@@ -22,6 +22,7 @@ from analysis.questions.strategies.ways import PLAIN, SLOW, Alone, Place, Way, a
 from analysis.runs.cells import Cell, differing
 from analysis.runs.labels import framework_label
 from analysis.stats.inference import Effect, difference, equivalence, ratio
+from common.json_records import Record
 
 Verdict = Literal["holds", "does not hold here", "not shown", "cannot be tested here"]
 CLAIMS = Path(__file__).with_name("claims.toml")
@@ -31,10 +32,9 @@ _EVERY = "average every"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Claim:
+class Claim(Record):
     """A row of `claims.toml`: `test`, or a `verdict` with what was `found`."""
 
-    __pydantic_config__ = ConfigDict(extra="forbid")
     source: str
     where: str
     claim: str

@@ -7,7 +7,8 @@ from dataclasses import replace
 from builders import SAMPLE, make_status, make_trace, write_finished_run
 
 from analysis.__main__ import main
-from common.run_folder.experiment_status import ExperimentStatus, PlannedRunStatus, status_as_json
+from common.json_records import as_json
+from common.run_folder.experiment_status import ExperimentStatus, PlannedRunStatus
 
 
 def add_run(folder, *, joules=None, **changes):
@@ -48,7 +49,7 @@ def test_planned_runs_without_folder_are_counted(tmp_path, capsys, monkeypatch):
     def status(*states):
         runs = [PlannedRunStatus(name=f"a-r{number}", cell="a", state=state, reason="why")
                 for number, state in enumerate(states, 1)]  # fmt: skip
-        return stdin(status_as_json(ExperimentStatus(runs=runs)).encode())
+        return stdin(as_json(ExperimentStatus(runs=runs)).encode())
 
     add_run(tmp_path / "a-r1")
     monkeypatch.setattr("sys.stdin", status("finished", "to do", "to do", "failed"))

@@ -12,7 +12,8 @@ from analysis.questions.verify import judge
 from common.checks.verify_record import write_verify
 from common.errors import UserError
 from common.measurement.interference import Interference
-from common.run_folder.records import NotRecorded, RunWriter
+from common.run_folder.records import NotRecorded
+from common.run_folder.run_writer import RunWriter
 from common.run_folder.sharing import MeasuredGroups
 
 VERDICTS = tomllib.loads(Path(__file__).with_name("verdicts.toml").read_text())["verdict"]

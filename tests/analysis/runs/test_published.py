@@ -82,8 +82,8 @@ def test_claims_that_are_no_run():
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("accuracy = 0.9826", 'accuracy = "good"', "holds no published results"),
-        ("n = 1", "m = 1", "holds no published results"),
+        ("accuracy = 0.9826", 'accuracy = "good"', "is not a table of published results"),
+        ("n = 1", "m = 1", "is not a table of published results"),
         ('source = "notebook"', 'source = "005"', "unknown source. Received: 005"),
         ("[sources]", "[sources", "not TOML"),
     ],

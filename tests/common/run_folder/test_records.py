@@ -18,20 +18,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from waiting import wait_until
 
+from common import json_records
 from common.__main__ import main
 from common.checks.parity_record import ParityRecord
 from common.errors import UserError
-from common.run_folder import records
+from common.run_folder import records, run_writer
 from common.run_folder.records import (
     EpochRecord,
     NotRecorded,
     RunRecord,
-    RunWriter,
     read_epochs,
     read_run,
     write_epochs,
     write_record,
 )
+from common.run_folder.run_writer import RunWriter
 from common.utils.atomic import write_atomically
 from common.utils.paths import ROOT
 
@@ -187,7 +188,7 @@ def test_states(tmp_path):
 
 
 def test_the_heartbeat_moves_until_the_end_and_outlives_a_full_disk(tmp_path, monkeypatch):
-    monkeypatch.setattr(records, "HEARTBEAT_SECONDS", 0.01)
+    monkeypatch.setattr(run_writer, "HEARTBEAT_SECONDS", 0.01)
     started, failures = moment(30), []
 
     def heartbeat():
@@ -201,7 +202,7 @@ def test_the_heartbeat_moves_until_the_end_and_outlives_a_full_disk(tmp_path, mo
 
     others = set(threading.enumerate())
     writer = RunWriter.create(tmp_path / "a", make_record(status=make_status(started_at=started, heartbeat_at=started)))
-    monkeypatch.setattr(records, "write_atomically", fail_twice)
+    monkeypatch.setattr(json_records, "write_atomically", fail_twice)
     wait_until(lambda: len(failures) == 2)
     wait_until(lambda: heartbeat() > started)
     later = heartbeat()
@@ -213,7 +214,7 @@ def test_the_heartbeat_moves_until_the_end_and_outlives_a_full_disk(tmp_path, mo
 
 
 def test_a_reader_never_sees_part_of_a_file(tmp_path, monkeypatch):
-    monkeypatch.setattr(records, "HEARTBEAT_SECONDS", 0.001)
+    monkeypatch.setattr(run_writer, "HEARTBEAT_SECONDS", 0.001)
     record = make_record()
     long = replace(record.environment, variables={f"HOROVOD_{number}": "x" * 200 for number in range(500)})
     writer = RunWriter.create(tmp_path / "a", replace(record, environment=long))

@@ -6,7 +6,8 @@ from fake_ranks import alone
 from played_session import LostRankError, no_hooks
 from processes import run_python
 
-from common.run_folder.records import RunWriter, read_run
+from common.run_folder.records import read_run
+from common.run_folder.run_writer import RunWriter
 from common.training import entry_point
 from common.training.entry_point import read_settings, run_program
 from common.training.resume import MAY_CHANGE

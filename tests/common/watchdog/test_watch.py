@@ -23,9 +23,9 @@ from waiting import wait_until
 
 from common.config import FaultConfig
 from common.distributed.communicator import Communicator
+from common.utils.process_state import parent_of
 from common.watchdog import verdict, watch
-from common.watchdog.board import Board
-from common.watchdog.launcher import end_launcher, parent_of
+from common.watchdog.launcher import end_launcher
 from common.watchdog.startup import flags
 
 WAIT_SECONDS = 60.0
@@ -34,13 +34,13 @@ WAIT_SECONDS = 60.0
 class Ranks:
     """Processes that tell their watchers every 0.1 s that they have made an update."""
 
-    def __init__(self, folder, *, size, action, stuck=""):
+    def __init__(self, folder, *, size, action, in_trouble="", trouble="stuck"):
         self.output = folder / "output"
         command = [sys.executable, str(TESTS / "watched_worker.py"), str(folder)]
         with self.output.open("w") as output:
             self.processes = [
                 subprocess.Popen(
-                    [*command, str(rank), str(size), action, stuck],
+                    [*command, str(rank), str(size), action, in_trouble, trouble],
                     env={**environment(), "HOROVOD_RANK": str(rank)},
                     stderr=output,
                 )
@@ -64,8 +64,8 @@ class Ranks:
 
 
 @contextmanager
-def running(folder, *, size=3, action="wait", stuck=""):
-    ranks = Ranks(folder, size=size, action=action, stuck=stuck)
+def running(folder, *, size=3, action="wait", **options):
+    ranks = Ranks(folder, size=size, action=action, **options)
     try:
         yield ranks
     finally:
@@ -94,13 +94,9 @@ def updates_made(process):
     return psutil.Process(process.pid).num_ctx_switches().voluntary
 
 
-def answer(watcher, line):
-    """Send a line to a watcher; return its answer."""
-    connections = watcher.net_connections("tcp")
-    (port,) = {open_port.laddr.port for open_port in connections if open_port.status == psutil.CONN_LISTEN}
-    with socket.create_connection(("127.0.0.1", port), timeout=WAIT_SECONDS) as stranger:
-        stranger.sendall(line.encode())
-        return stranger.recv(100)
+def port_of(watcher):
+    (port,) = {connection.laddr.port for connection in watcher.net_connections("udp")}
+    return port
 
 
 @pytest.mark.ci
@@ -138,6 +134,8 @@ def test_all_ranks_end_where_one_hangs_and_the_stopped_one_is_killed(tmp_path):
 @pytest.mark.ci
 def test_the_lowest_that_lives_speaks_when_the_first_host_is_gone(tmp_path):
     with running(tmp_path) as ranks:
+        before = updates_made(ranks.processes[0])
+        ranks.wait(lambda: updates_made(ranks.processes[0]) > before + 9)  # the watchers have heard of each other
         gone = [*children(ranks.processes[0]), ranks.processes[0]]
         for process in gone:
             process.send_signal(signal.SIGSTOP)
@@ -148,22 +146,35 @@ def test_the_lowest_that_lives_speaks_when_the_first_host_is_gone(tmp_path):
 
 
 def test_a_rank_that_is_stuck_in_its_data_shows_its_stack(tmp_path):
-    with running(tmp_path, stuck="1") as ranks:
+    with running(tmp_path, in_trouble="1") as ranks:
         ranks.wait(lambda: "makes no progress, in loading data" in ranks.printed())
         ranks.wait(lambda: "watched_worker.py" in ranks.printed())
         assert "rank 1 (host" in ranks.printed()
         assert "in stuck_in_data" in ranks.printed()
 
 
+def test_rank_0_ends_the_run_when_another_one_has_failed(tmp_path):
+    with running(tmp_path, in_trouble="2", trouble="fails") as ranks:
+        ranks.wait(lambda: ranks.codes() == [3, None, None])
+        assert json.loads((tmp_path / "ended-0").read_text())["reason"] == "failed: too large"
+
+
 def test_a_stranger_is_not_listened_to(tmp_path):
-    with running(tmp_path, size=2) as ranks:
+    with running(tmp_path, size=2) as ranks, socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
         report = verdict.Report(
-            host="node", process=7, activity="training", updates=3, idle_seconds=0.0, slowest_seconds=0.1, state="S"
+            host="node", process=7, activity="training", updates=3, idle_seconds=99.0, slowest_seconds=0.1, state="T"
         )
-        known = json.dumps({"secret": "wrong", "rank": 1, "report": asdict(report)})
-        for line in (f"{known}\n", f'{known[:-1]}, "secret": 1}}\n', "nonsense\n", "[1]\n", "\n"):
-            assert answer(ranks.watchers[0], line) == b""
-        assert lives(ranks.watchers[0])
+        content = json.dumps({"rank": 1, "report": asdict(report), "verdict": ["nonsense", [0]]})
+        sent = []
+
+        def send():
+            for line in (f"{'0' * 32}{content}", content, "nonsense", ""):
+                stranger.sendto(line.encode(), ("127.0.0.1", port_of(ranks.watchers[0])))
+            sent.append(content)
+            return len(sent) > 100
+
+        ranks.wait(send)
+        assert ranks.printed() == "" and ranks.codes() == [None, None] and lives(ranks.watchers[0])
 
 
 @pytest.mark.ci
@@ -172,20 +183,19 @@ def test_a_watcher_outlives_what_a_launcher_sends_but_not_its_rank(tmp_path):
         watcher = ranks.watchers[0]
         for number in (signal.SIGTERM, signal.SIGINT):
             watcher.send_signal(number)
-            assert answer(watcher, "\n") == b"", "it still listens"
+        ranks.processes[1].send_signal(signal.SIGSTOP)
+        ranks.wait(lambda: ranks.naming(ranks.processes[1]) == 1)
         ranks.processes[0].kill()
         ranks.processes[0].wait()
         ranks.wait(lambda: not lives(watcher))
 
 
 def test_a_watcher_whose_rank_ends_before_it_has_started_says_nothing():
-    board, (unread, output) = Board(), os.pipe()
+    unread, output = os.pipe()
     os.close(unread)
-    command = [sys.executable, "-c", "from common.watchdog.watcher import main; main()", str(board.descriptor)]
-    done = subprocess.run(
-        command, env=environment(), stdin=subprocess.DEVNULL, stdout=output, stderr=PIPE, pass_fds=[board.descriptor],
-        timeout=WAIT_SECONDS,
-    )  # fmt: skip
+    command = [sys.executable, "-c", "from common.watchdog.watcher import main; main()"]
+    options = {"env": environment(), "stdin": subprocess.DEVNULL, "stdout": output, "stderr": PIPE}
+    done = subprocess.run(command, **options, timeout=WAIT_SECONDS)
     os.close(output)
     assert (done.returncode, done.stderr) == (0, b"")
 
@@ -238,18 +248,18 @@ def test_a_rank_whose_watcher_cannot_start_or_ends_trains_without(trouble, reaso
         monkeypatch.setattr(watch.subprocess, "Popen", Mock(side_effect=OSError(errno.EMFILE, "Too many open files")))
     elif trouble == "its program ends":
         monkeypatch.setattr(watch, "_PROGRAM", "pass  # {root}")
-    without_watcher = ("other", [], 0, "")  # of the other rank
+    without_watcher = (([], 0), "")  # of the other rank
     comm = Communicator(
         rank=0, size=2, local_rank=0, local_size=2, controller="gloo", allgather=lambda own: [own, without_watcher]
     )
     try:
         watch.watch_startup(FaultConfig())
         watch.take_settings(FaultConfig())
-        started = watch.start_watch(FaultConfig(), comm=comm, end=print)
-        assert (started is None) == (trouble != "killed later")
-        if started:
-            started._watcher.kill()
-            started._watcher.wait(WAIT_SECONDS)
+        watch.start_watch(FaultConfig(), comm=comm, end=print, fail=print)
+        assert (watch._current is None) == (trouble != "killed later")
+        if watch._current:
+            watch._current.process.kill()
+            watch._current.process.wait(WAIT_SECONDS)
             watch.take_settings(FaultConfig())
             watch.take_settings(FaultConfig())
     finally:

@@ -8,8 +8,7 @@ import sys
 
 import pytest
 
-from common.checks.bench_record import BenchRecord
-from common.checks.result_file import read_result
+from common.checks.bench_record import BENCHES
 from common.errors import UserError
 from launch.__main__ import main
 from launch.bench import memory, started_commands
@@ -35,7 +34,7 @@ def test_a_quick_start(framework, start, contestants, tmp_path):
     assert done.returncode == 0, done.stderr
     assert f"raw turns: {output}" in done.stdout
     assert "Speed in pairs of turns\nmodel" in done.stdout  # the table of `python -m analysis bench`
-    (measured,) = read_result(output, BenchRecord, command="bench").starts
+    (measured,) = BENCHES.read(output).starts
     assert [(turn.round, turn.contestant, turn.ranks) for turn in measured.turns] == [
         (number, *contestant) for number in range(2) for contestant in contestants.items()
     ]
@@ -140,7 +139,7 @@ def test_the_trainer_is_compared_with_another(tmp_path, monkeypatch):
     output = tmp_path / "bench.json"
     arguments = ["--rounds", "1", "--frameworks", "torch", "--output", str(output)]
     assert main(["bench", *arguments, "--starts", "pydtnn_np2", "--pydtnn", sys.executable]) == 0
-    (measured,) = read_result(output, BenchRecord, command="bench").starts
+    (measured,) = BENCHES.read(output).starts
     assert [(turn.contestant, turn.model, turn.ranks) for turn in measured.turns] == [
         ("pydtnn", "simplecnn", 2), ("recipe", "simplecnn", 2)
     ]  # fmt: skip

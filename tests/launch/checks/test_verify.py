@@ -13,7 +13,8 @@ from processes import launcher_command, run_command, train_command
 
 from common.config import parse_command_line
 from common.model.weights import weights_hash
-from common.run_folder.records import Hashes, NotRecorded, RunWriter, read_run
+from common.run_folder.records import Hashes, NotRecorded, read_run
+from common.run_folder.run_writer import RunWriter
 from common.run_folder.sharing import MeasuredGroups
 from launch.__main__ import main
 from launch.checks import verify

@@ -10,7 +10,7 @@ from builders import make_environment, make_record, make_status, make_world
 from made_trials import made_run
 from processes import ROOT, call
 
-from common.run_folder.records import RunWriter
+from common.run_folder.run_writer import RunWriter
 from launch import __main__ as launch
 from launch.experiments import series
 from launch.experiments.plan import read_plan

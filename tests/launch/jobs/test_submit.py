@@ -59,7 +59,7 @@ def test_jobs_that_are_not_there(tmp_path):
     desk.check("status", shows="no jobs in")
     desk.job("torn").mkdir(parents=True)
     (desk.job("torn") / "job.json").write_text("{")
-    desk.check("status", shows="unknown  the job's record is damaged")
+    desk.check("status", shows="job.json is not the record of a job: ")
 
 
 class Here(Desk):

@@ -16,7 +16,8 @@ from processes import HANG_SECONDS
 from sites_and_jobs import job_record, own_site
 from waiting import wait_until
 
-from common.run_folder.records import RunWriter, read_run
+from common.run_folder.records import read_run
+from common.run_folder.run_writer import RunWriter
 from launch.__main__ import main
 from launch.jobs.job import write_record as write_job
 
@@ -274,7 +275,7 @@ def test_nothing_else_is_overwritten(row, transfer):
 
 
 def test_a_running_run_is_fetched_whole_and_reported_as_running(transfer, monkeypatch):
-    monkeypatch.setattr("common.run_folder.records.HEARTBEAT_SECONDS", 0.2)
+    monkeypatch.setattr("common.run_folder.run_writer.HEARTBEAT_SECONDS", 0.2)
     there = transfer.there / "a"
     writer = RunWriter.create(there, make_record(status=make_status(), hashes=HASHES))
     (there / "timeline.json").write_bytes(os.urandom(3_000_000))

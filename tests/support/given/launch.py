@@ -6,7 +6,7 @@ from made_trials import write_search_file
 from safetensors.numpy import save_file
 
 from common.run_folder.checkpoints import Checkpoint, save_checkpoint
-from common.run_folder.records import RunWriter
+from common.run_folder.run_writer import RunWriter
 
 EXPERIMENT = """
 [experiment]

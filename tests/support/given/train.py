@@ -2,7 +2,8 @@
 
 from builders import make_config, make_record
 
-from common.run_folder.records import NotRecorded, RunWriter
+from common.run_folder.records import NotRecorded
+from common.run_folder.run_writer import RunWriter
 
 RECIPES = {
     "binary": b"\xff\xfe\x00",

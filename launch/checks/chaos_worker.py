@@ -1,6 +1,6 @@
 """Runs programs of the project in processes of their own in which a file operation fails: for `launch chaos`.
 
-`python -m common.checks.chaos_worker MODULE...` imports the programs once. Each line that it reads is an `Order` in
+`python -m launch.checks.chaos_worker MODULE...` imports the programs once. Each line that it reads is an `Order` in
 JSON; each that it prints is its `Outcome`. `launch/checks/file_faults.c` has to be loaded before the C library.
 """
 
