@@ -19,6 +19,7 @@ from common.utils.printable import printable
 DESCRIPTION = """Say whether a PyTorch model and a Keras model are the same, where they part, and why.
 
 The file has INPUT = (height, width, channels), torch_model() and keras_model(); it is run, and nothing else is.
+Arrays of layers that cannot be matched are named in it: WEIGHTS = {"torch.name": "keras/path"}.
 Without a file, --torch and --keras name functions of libraries. Both models get the same random arrays.
 Exit codes: 0 equal, 1 different, 2 an error, or layers that cannot be matched."""
 

@@ -25,10 +25,10 @@ from typing import Any
 import numpy as np
 
 from common.errors import UserError
+from common.twins.comparison import SIDES
 
 SAMPLES = 2  # of a batch: the fewest with which batch statistics vary
-FILE_NAMES = {"torch": "PyTorch", "keras": "Keras"}
-_DECORATION = re.compile(r"\x1b\[\d*m|\{\{function_node.*?\}\} ?")  # in messages of Keras and TensorFlow
+_DECORATION = re.compile(r"\x1b\[\d*m|\{\{function_node.*?\}\} ?|Arguments received by.*", re.DOTALL)  # of messages
 _LONGEST_CAUSE = 300  # characters of an exception in a message
 
 
@@ -93,10 +93,12 @@ def targets(shape: tuple[int, ...], number: int) -> np.ndarray:
 
 def check_source(source: PairSource) -> None:
     """Raise UserError for a file that is not there and an expression that is none; run nothing."""
-    if source.file:
-        _check_file(Path(source.file))
-    else:
+    if not source.file:
         load_pair(source)
+    elif not Path(source.file).is_file() or not source.file.endswith(".py"):
+        raise UserError(
+            f"there is no such model file. Received: {source.file}. Name a Python file, or give --torch and --keras"
+        )
 
 
 def load_pair(source: PairSource) -> Pair:
@@ -107,59 +109,41 @@ def load_pair(source: PairSource) -> Pair:
     """
     if source.file:
         return _from_file(Path(source.file))
-    builders = {
-        framework: _builder(getattr(source, framework), framework=framework, shape=tuple(source.input))
-        for framework in FILE_NAMES
-        if getattr(source, framework)
-    }
     return Pair(
         input=_checked_shape(source.input, vocabulary=source.vocabulary, place="--input"),
         vocabulary=source.vocabulary,
-        builders=builders,
+        builders={framework: _builder(source, framework) for framework in SIDES},
         weights={},
         place="the command line",
     )
 
 
-def _check_file(file: Path) -> None:
-    if not file.is_file() or file.suffix != ".py":
-        raise UserError(
-            f"there is no such model file. Received: {file}. Name a Python file, or give --torch and --keras"
-        )
-
-
 def _from_file(file: Path) -> Pair:
-    _check_file(file)
-    module = _imported(file)
+    """Run a user's file, which finds the modules beside it."""
+    sys.path.insert(0, str(file.resolve().parent))
+    spec = importlib.util.spec_from_file_location("twins_model", file)
+    assert spec and spec.loader
+    module: ModuleType = importlib.util.module_from_spec(spec)
+    sys.modules["twins_model"] = module
+    with users_code("the file", str(file)):
+        spec.loader.exec_module(module)
     for name in ("INPUT", "torch_model", "keras_model"):
         if not hasattr(module, name):
             raise UserError(
                 f"a model file has INPUT, torch_model() and keras_model(). Received: {file} without {name}. Add it"
             )
-    weights: Any = getattr(module, "WEIGHTS", {})
-    vocabulary: Any = getattr(module, "VOCABULARY", 0)
-    if not isinstance(weights, dict) or not all(isinstance(one, str) for pair in weights.items() for one in pair):
+    weights, vocabulary = getattr(module, "WEIGHTS", {}), getattr(module, "VOCABULARY", 0)
+    if not isinstance(weights, dict) or not all(isinstance(name, str) for pair in weights.items() for name in pair):
         raise UserError(
             f"WEIGHTS is a dictionary of names. Received: {weights!r}. Write {{'torch.name': 'keras/path'}}"
         )
     return Pair(
         input=_checked_shape(module.INPUT, vocabulary=vocabulary, place="INPUT"),
         vocabulary=int(vocabulary or 0),
-        builders={"torch": module.torch_model, "keras": module.keras_model},
+        builders={framework: getattr(module, f"{framework}_model") for framework in SIDES},
         weights=weights,
         place=str(file),
     )
-
-
-def _imported(file: Path) -> ModuleType:
-    """Run a user's file, which finds the modules beside it."""
-    sys.path.insert(0, str(file.resolve().parent))
-    spec = importlib.util.spec_from_file_location("twins_model", file)
-    assert spec and spec.loader
-    module = sys.modules["twins_model"] = importlib.util.module_from_spec(spec)
-    with users_code("the file", str(file)):
-        spec.loader.exec_module(module)
-    return module
 
 
 def _checked_shape(shape: Any, *, vocabulary: Any, place: str) -> tuple[int, ...]:
@@ -173,16 +157,17 @@ def _checked_shape(shape: Any, *, vocabulary: Any, place: str) -> tuple[int, ...
     return tuple(numbers)
 
 
-def _builder(text: str, *, framework: str, shape: tuple[int, ...]) -> Callable[[], Any]:
+def _builder(source: PairSource, framework: str) -> Callable[[], Any]:
     """Return a function that calls `module:function(literals)`, without weights to download."""
-    module_name, colon, expression = text.partition(":")
+    text = getattr(source, framework)
+    module_name, _, expression = text.partition(":")
     try:
         node = ast.parse(expression.strip(), mode="eval").body
-        call = node if isinstance(node, ast.Call) else None
-        path = ast.unparse(call.func if call else node)
-        arguments = [ast.literal_eval(one) for one in call.args] if call else []
-        named = {str(one.arg): ast.literal_eval(one.value) for one in call.keywords} if call else {}
-        valid = bool(colon) and all(part.isidentifier() for part in [*module_name.split("."), *path.split(".")])
+        call = node if isinstance(node, ast.Call) else ast.Call(node, [], [])
+        path = ast.unparse(call.func)
+        arguments = [ast.literal_eval(value) for value in call.args]
+        named = {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in call.keywords}
+        valid = all(part.isidentifier() for part in [*module_name.split("."), *path.split(".")])
     except (SyntaxError, ValueError):
         valid = False
     if not valid:
@@ -192,12 +177,12 @@ def _builder(text: str, *, framework: str, shape: tuple[int, ...]) -> Callable[[
         )
 
     def build() -> Any:
-        found: Any = importlib.import_module(module_name)
+        function: Any = importlib.import_module(module_name)
         for part in path.split("."):
-            found = getattr(found, part)
-        parameters = inspect.signature(found).parameters
-        defaults = {"weights": None, "input_shape": shape}
-        return found(*arguments, **{name: value for name, value in defaults.items() if name in parameters} | named)
+            function = getattr(function, part)
+        defaults = {"weights": None, "input_shape": tuple(source.input)}
+        parameters = inspect.signature(function).parameters
+        return function(*arguments, **{name: defaults[name] for name in defaults if name in parameters} | named)
 
     return build
 
@@ -214,19 +199,16 @@ def users_code(what: str, place: str) -> Iterator[None]:
         remedy = "Import frameworks inside the functions" if framework else "Install it"
         raise UserError(f"{what} needs what is not installed. Received: {error} in {place}. {remedy}") from error
     except (Exception, SystemExit) as error:
-        lines = [
-            frame
-            for frame in traceback.extract_tb(error.__traceback__)
-            if Path(frame.filename).resolve() == Path(place).resolve()
-        ]
-        where = f"{place}, line {lines[-1].lineno}" if lines else place
+        file = Path(place).resolve()
+        frames = traceback.extract_tb(error.__traceback__)
+        lines = [frame.lineno for frame in frames if Path(frame.filename).resolve() == file]
+        where = f"{place}, line {lines[-1]}" if lines else place
         raise UserError(f"{what} ended with {_cause(error)}. Received: {where}. Correct the model") from error
 
 
 def _cause(error: BaseException) -> str:
     """Return type and first sentences of an exception, on one line."""
-    text = _DECORATION.sub("", str(error)).partition("Arguments received by")[0]  # as Keras adds them
-    text = " ".join(text.split())
+    text = " ".join(_DECORATION.sub("", str(error)).split())
     shown = text if len(text) <= _LONGEST_CAUSE else f"{text[:_LONGEST_CAUSE]}..."
     return f"{type(error).__name__}: {shown}" if shown else type(error).__name__
 

@@ -1,18 +1,27 @@
 """A Keras model in float64, without dropout."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 import tensorflow as tf
 
 from common.errors import UserError
 from common.twins.contract import Pair, users_code
-from keras_impl.twins.events import path_of
-from keras_impl.twins.runner import Rates
+from keras_impl.twins.kernels import path_of
+
+
+class Rate(NamedTuple):
+    """What a layer drops, and whether it is that of attention."""
+
+    rate: float
+    attention: bool
 
 
 class Built:
     """A Keras model in float64, dropout switched off.
+
+    Attributes:
+        rates: id of a layer -> what it would drop.
 
     Raises:
         UserError: it is none, or cannot be used.
@@ -27,10 +36,13 @@ class Built:
                 "Return one"
             )
         self.rates = self._switch_off_dropout()
-        self._check_precision()
-        with users_code("keras_model()'s call", pair.place):
-            output = self.model(self.batch(0), training=False)
-        _check_output(output)
+        for layer in self.model._flatten_layers():
+            if not isinstance(layer, keras.layers.InputLayer) and layer.compute_dtype not in ("float64", None):
+                raise UserError(
+                    f"models are compared in float64. Received: Keras layer {path_of(layer)} that computes in "
+                    f"{layer.compute_dtype} (policy {layer.dtype_policy.name}). Leave out its dtype or the policy"
+                )
+        _check_output(self.forward(0, training=False))
 
     def batch(self, number: int) -> Any:
         """Return samples as the model takes them: channels first if it says so."""
@@ -41,8 +53,13 @@ class Built:
             samples = samples.transpose(0, 3, 1, 2)
         return tf.constant(samples)
 
-    def _switch_off_dropout(self) -> Rates:
-        rates, inner = Rates(), set[int]()
+    def forward(self, number: int, *, training: bool) -> Any:
+        """Return the output of a batch."""
+        with users_code("keras_model()'s call", self.pair.place):
+            return self.model(self.batch(number), training=training)
+
+    def _switch_off_dropout(self) -> dict[int, Rate]:
+        rates, inner = dict[int, Rate](), set[int]()
         for layer in self.model._flatten_layers():
             if id(layer) in inner:
                 continue
@@ -51,18 +68,9 @@ class Built:
                 rate = getattr(layer, name, None)
                 drops = name not in ("rate", "drop_prob") or "drop" in type(layer).__name__.lower()
                 if isinstance(rate, float) and drops and rate > 0:
-                    rates[id(layer)] = (rate, name == "_dropout")
+                    rates[id(layer)] = Rate(rate, name == "_dropout")
                     setattr(layer, name, 0.0)
         return rates
-
-    def _check_precision(self) -> None:
-        """Raise UserError if a layer does not compute in float64."""
-        for layer in self.model._flatten_layers():
-            if not isinstance(layer, keras.layers.InputLayer) and layer.compute_dtype not in ("float64", None):
-                raise UserError(
-                    f"models are compared in float64. Received: Keras layer {path_of(layer)} that computes in "
-                    f"{layer.compute_dtype} (policy {layer.dtype_policy.name}). Leave out its dtype or the policy"
-                )
 
 
 def _check_output(output: Any) -> None:
