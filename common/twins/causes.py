@@ -101,31 +101,21 @@ def _number_cause(number: Number, torch: Event, keras: Event) -> Cause | None:
     return Cause(kind=number.kind, text=number.text.format(**words), remedy=remedy, level=number.level)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Inside:
-    """A layer of both that is given the same input and arrays.
+def causes_inside(
+    torch: Event, keras: Event, *, lone_bias: str = "", pads: Sequence[tuple[int, int]] = (), same_shape: bool = True
+) -> list[Cause]:
+    """Return the numbers in which a layer of both differs that is given the same input and arrays.
 
-    Attributes:
+    Args:
         lone_bias: the side that alone has one.
         pads: zeros before and after the rows and columns of Keras' input; empty: none are known.
         same_shape: of both outputs.
     """
-
-    torch: Event
-    keras: Event
-    lone_bias: str = ""
-    pads: Sequence[tuple[int, int]] = ()
-    same_shape: bool = True
-
-
-def causes_inside(layer: Inside) -> list[Cause]:
-    """Return the numbers in which a layer differs."""
-    torch, keras = layer.torch, layer.keras
     numbers = [*IN_LAYER, *([IN_GROUPS] if torch.name == "group_norm" else [])]
     causes = [_number_cause(number, torch, keras) for number in numbers]
     if torch.name.startswith("conv") and causes[1:] == [None, None]:
-        causes.append(_padding(layer))
-    if layer.lone_bias == "PyTorch":  # one of Keras' alone is zero, and has no effect
+        causes.append(_padding(torch, keras, pads=pads, same_shape=same_shape))
+    if lone_bias == "PyTorch":  # one of Keras' alone is zero, and has no effect
         remedy = f"Keras: {keras.name}(use_bias=True)"
         causes.append(Cause(kind="bias", text="only PyTorch has a bias here", remedy=remedy, level="work"))
     shape, axis = torch.numbers.get("normalized_shape", [0]), keras.numbers.get("axis")
@@ -136,23 +126,23 @@ def causes_inside(layer: Inside) -> list[Cause]:
     return [cause for cause in causes if cause] or [unknown]
 
 
-def _padding(layer: Inside) -> Cause | None:
+def _padding(torch: Event, keras: Event, *, pads: Sequence[tuple[int, int]], same_shape: bool) -> Cause | None:
     """Return the padding that differs: "same" in Keras pads more after than before where a stride does not divide."""
-    name, keras, padding = layer.keras.name, layer.keras.numbers.get("padding"), layer.torch.numbers.get("padding", 0)
-    if padding == keras:
+    name, other, padding = keras.name, keras.numbers.get("padding"), torch.numbers.get("padding", 0)
+    if padding == other:
         return None
-    strides = _listed(layer.keras.numbers.get("strides", [1, 1]))
+    strides = _listed(keras.numbers.get("strides", [1, 1]))
     own, shown, in_words = _repeated(padding, len(strides)), _shown(padding), isinstance(padding, str)
     remedy = "" if in_words else f"Keras: ZeroPadding2D({shown}) before it, and {name}(padding='valid')"
     if "Transpose" in name:
-        text, remedy = f"{shown} in PyTorch, {keras!r} in Keras", "Keras: padding='valid', then Cropping2D"
-    elif keras == "same" and max(strides) > 1:
+        text, remedy = f"{shown} in PyTorch, {other!r} in Keras", "Keras: padding='valid', then Cropping2D"
+    elif other == "same" and max(strides) > 1:
         text = f"{shown} on both sides in PyTorch; 'same' in Keras pads more after than before at a stride"
-    elif not in_words and any(pads != (n, n) for pads, n in zip(layer.pads, own, strict=False)):
-        both = " and ".join(f"{before} before, {after} after" for before, after in dict.fromkeys(layer.pads))
+    elif not in_words and any(zeros != (n, n) for zeros, n in zip(pads, own, strict=False)):
+        both = " and ".join(f"{before} before, {after} after" for before, after in dict.fromkeys(pads))
         text, remedy = f"{shown} on both sides in PyTorch, {both} in Keras", f"Keras: ZeroPadding2D({shown})"
-    elif keras in ("valid", "same") and (not layer.same_shape or any(own)):
-        text = f"{shown} in PyTorch, {keras!r} in Keras"
+    elif other in ("valid", "same") and (not same_shape or any(own)):
+        text = f"{shown} in PyTorch, {other!r} in Keras"
     else:
         return None
     return Cause(kind="padding", text=f"padding {text}", remedy=remedy)
@@ -160,46 +150,30 @@ def _padding(layer: Inside) -> Cause | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Lead:
-    """What one side alone computes before a layer, or after the last.
+    """What one side alone computes before a layer, or after the last."""
 
-    Attributes:
-        first: the first events of it; later: what follows them, up to the layer.
-        source: what hands the layer its input.
-        inputs: what the first of the events takes.
-    """
-
-    first: list[Event] = field(default_factory=list)
-    later: list[Event] = field(default_factory=list)
-    source: str = ""
-    inputs: list[str] = field(default_factory=list)
+    first: list[Event] = field(default_factory=list)  # the first events of it
+    later: list[Event] = field(default_factory=list)  # what follows them, up to the layer
+    source: str = ""  # what hands the layer its input, in words
+    inputs: list[str] = field(default_factory=list)  # what the first of the events takes
 
 
-@dataclass(frozen=True, kw_only=True)
-class Between:
-    """What both sides compute before a layer.
+def cause_between(torch_lead: Lead, keras_lead: Lead, *, same_inputs: bool = False, reordered: bool = False) -> Cause:
+    """Return what one side computes before a layer, and the other does not.
 
-    Attributes:
+    Args:
         same_inputs: whether the first events of both take the same.
         reordered: the same numbers come in, in another order.
     """
-
-    torch: Lead
-    keras: Lead
-    same_inputs: bool = False
-    reordered: bool = False
-
-
-def cause_between(leads: Between) -> Cause:
-    """Return what one side computes before a layer, and the other does not."""
-    torch, keras = leads.torch.first, leads.keras.first
-    if leads.reordered:
+    torch, keras = torch_lead.first, keras_lead.first
+    if reordered:
         text = "the same numbers in another order: of channels, of positions, or of a flattened image"
         return Cause(kind="order", text=text, remedy="Keras: keras.layers.Permute before it")
     if not torch and not keras:
-        text = f"PyTorch gives it {leads.torch.source}, Keras {leads.keras.source or 'something else'}"
+        text = f"PyTorch gives it {torch_lead.source}, Keras {keras_lead.source or 'something else'}"
         return Cause(kind="wiring", text=text)
     # What both compute, one of them after something else, is not the cause.
-    counts = [Counter(map(kind_of, [*lead.first, *lead.later])) for lead in (leads.torch, leads.keras)]
+    counts = [Counter(map(kind_of, [*lead.first, *lead.later])) for lead in (torch_lead, keras_lead)]
     lone_torch = [event for event in torch if counts[0][kind_of(event)] > counts[1][kind_of(event)]]
     lone_keras = [event for event in keras if counts[1][kind_of(event)] > counts[0][kind_of(event)]]
     if lone_torch or lone_keras:
@@ -207,14 +181,15 @@ def cause_between(leads: Between) -> Cause:
     kinds = [kind_of(event) for event in (*torch, *keras)]
     kind = next((kind for kind in kinds if kind != UNEXPLAINED), UNEXPLAINED)
     if torch and keras and len(set(kinds)) == 1:
-        cause = _of_one_kind(kind, leads, torch[0], keras[0])
+        inputs = [" and ".join(lead.inputs) for lead in (torch_lead, keras_lead)]
+        cause = _of_one_kind(kind, torch[0], keras[0], inputs=inputs, same_inputs=same_inputs)
         if cause:
             return cause
     sides = [" and ".join(dict.fromkeys(map(str, events[:2]))) or "nothing" for events in (torch, keras)]
     return Cause(kind=kind, text=f"PyTorch: {sides[0]}. Keras: {sides[1]}", remedy=_remedy(torch, keras))
 
 
-def _of_one_kind(kind: str, leads: Between, torch: Event, keras: Event) -> Cause | None:
+def _of_one_kind(kind: str, torch: Event, keras: Event, *, inputs: Sequence[str], same_inputs: bool) -> Cause | None:
     """Return in what two functions of one kind differ, if it is known."""
     if kind == "attention":
         masked = bool(torch.numbers.get("masked"))
@@ -225,12 +200,11 @@ def _of_one_kind(kind: str, leads: Between, torch: Event, keras: Event) -> Cause
         return _number_cause(IN_ATTENTION, torch, keras) or unknown
     if kind not in ("residual", "concatenation", "scale"):
         return None
-    if leads.same_inputs:
+    if same_inputs:
         text = f"both compute {torch.name} of the same numbers, in another order or at other positions"
         return Cause(kind="order", text=text)
-    if leads.torch.inputs and leads.keras.inputs:
-        of_torch, of_keras = (" and ".join(lead.inputs) for lead in (leads.torch, leads.keras))
-        return Cause(kind="wiring", text=f"{torch.name} of {of_torch} in PyTorch, of {of_keras} in Keras")
+    if all(inputs):
+        return Cause(kind="wiring", text=f"{torch.name} of {inputs[0]} in PyTorch, of {inputs[1]} in Keras")
     return None
 
 

@@ -10,38 +10,34 @@ LEVELS = ("equal", "training", "numbers", "work", "undecided")  # of what two mo
 
 @dataclass(frozen=True, kw_only=True)
 class Cause:
-    """Why two models differ.
+    """Why two models differ."""
 
-    Attributes:
-        kind: epsilon, strides, padding, activation, dropout, ...
-        text: what each side has.
-        remedy: a line that would make them equal; empty: none is known.
-        level: of LEVELS, which it allows at best.
-    """
+    kind: str  # epsilon, strides, padding, activation, arrays, dropout, ...
+    text: str  # what each side has
+    remedy: str = ""  # a line that would make them equal; empty: none is known
+    level: str = "numbers"  # of LEVELS: the best that it allows
+    names: list[str] = field(default_factory=list)  # listed after the text
 
-    kind: str
-    text: str
-    remedy: str = ""
-    level: str = "numbers"
+    def line(self, *, most: int) -> str:
+        """Return the text with at most so many names."""
+        return f"{self.text}: {listed(self.names, most=most)}" if self.names else self.text
+
+
+def listed(names: list[str], *, most: int) -> str:
+    """Return the first names, and how many more there are."""
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Parting:
-    """A place where the models part, although PyTorch's numbers came in.
+    """A place where the models part, although PyTorch's numbers came in."""
 
-    Attributes:
-        where: "before" a layer (its input differs), "inside" (its output), "after" the last layer.
-        mode: "inference" or "training".
-        torch, keras: the layer that both have; None after the last layer.
-        difference: relative; infinite: of other shapes, which are then given.
-    """
-
-    where: str
-    mode: str
-    torch: Event | None
+    where: str  # "before" a layer (its input differs), "inside" (its output), "after" the last layer
+    mode: str  # "inference" or "training"
+    torch: Event | None  # the layer that both have; None after the last
     keras: Event | None
-    difference: float
-    shapes: str = ""
+    difference: float  # relative; infinite: of other shapes
+    shapes: str = ""  # of both sides, in words, if that is why
     causes: list[Cause] = field(default_factory=list)
 
     @property
@@ -54,12 +50,12 @@ class Parting:
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """A layer of both models, or of one: differences of inputs and outputs, infinite if of other shapes."""
+    """A layer of both models, or of one."""
 
     torch: Event | None
     keras: Event | None
-    before: float = 0.0
-    inside: float = 0.0
+    before: float = 0.0  # difference of inputs, infinite if of other shapes
+    inside: float = 0.0  # of outputs
 
     @property
     def both(self) -> bool:
@@ -69,60 +65,34 @@ class Row:
 
 @dataclass(frozen=True, kw_only=True)
 class Whole:
-    """How far the whole models are apart: name -> (difference, where).
+    """How far the whole models are apart."""
 
-    Attributes:
-        updates: that were made.
-        zeros: arrays whose gradient is zero by construction, which are left out.
-    """
-
-    differences: dict[str, tuple[float, str]]
-    updates: int = 0
-    zeros: int = 0
+    differences: dict[str, tuple[float, str]]  # name -> relative difference, array where it is largest
+    updates: int = 0  # that were made
+    zeros: int = 0  # arrays whose gradient is zero by construction, which are left out
 
 
 @dataclass(frozen=True, kw_only=True)
 class Side:
-    """What was counted and measured of one model and its process.
-
-    Attributes:
-        arrays, matched: number of arrays, and of those that are matched.
-        parameters: number of trainable entries.
-        lone: arrays without a counterpart: name -> shape.
-        multiply_adds: of layers with arrays, per sample.
-    """
+    """What was counted and measured of one model and its process."""
 
     arrays: int
-    matched: int
-    parameters: int
-    lone: dict[str, list[int]]
-    multiply_adds: int
+    matched: int  # of the arrays
+    parameters: int  # trainable entries
+    multiply_adds: int  # of layers with arrays, per sample
     seconds: float
     memory_bytes: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """All that the two processes found.
+    """All that the two processes found."""
 
-    Attributes:
-        sides: of SIDES.
-        rows: in Keras' order, then layers that PyTorch alone has.
-        training: what differs in training alone.
-        unsupported: layers that cannot be matched -> why.
-        guessed: arrays matched by shape alone.
-        tied: arrays that are one in PyTorch and several in Keras.
-        tried: other choices between layers with equal inputs.
-        stopped_after: Keras' layer after which shapes did not allow to compare more; empty: all was compared.
-    """
-
-    sides: dict[str, Side]
-    rows: list[Row]
+    sides: dict[str, Side]  # of SIDES
+    rows: list[Row]  # in Keras' order, then layers that PyTorch alone has
     partings: list[Parting]
-    training: list[Cause]
+    unmatched: list[Cause]  # what cannot be compared, or only one side has
+    training: list[Cause]  # what differs in training alone
     whole: Whole
-    unsupported: dict[str, str] = field(default_factory=dict)
-    guessed: list[str] = field(default_factory=list)
-    tied: list[str] = field(default_factory=list)
-    tried: int = 0
-    stopped_after: str = ""
+    guessed: list[str] = field(default_factory=list)  # arrays matched by shape alone
+    tried: int = 0  # other choices between layers with equal inputs

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from common.twins.arrays import alike
-from common.twins.causes import Between, Lead
+from common.twins.causes import Lead, cause_between
+from common.twins.comparison import Cause
 from common.twins.trace import Event
 
 
@@ -55,19 +56,16 @@ class Computed:
         untracked = [self._untracked] if self._untracked else []
         return [self.events[number].result for number in numbers] or untracked
 
-    def outputs(self, numbers: Sequence[int]) -> list[list[float]]:
-        """Return fingerprints of results."""
-        return [self.events[number].output for number in numbers]
+    def inputs_of(self, events: Sequence[Event]) -> list[list[float]]:
+        """Return fingerprints of what the first of some events takes."""
+        return [self.events[number].output for event in events[:1] for number in event.sources]
 
 
-def between(
+def explained(
     torch: Computed, torch_sources: Sequence[int], keras: Computed, keras_sources: Sequence[int], *, reordered: bool
-) -> Between:
-    """Return what both sides compute before a layer, by the events that hand it its input."""
+) -> Cause:
+    """Return why a layer's input differs, by the events that hand it on both sides."""
     leads = torch.lead(torch_sources, keras), keras.lead(keras_sources, torch)
-    same = False
-    if leads[0].first and leads[1].first:
-        prints = torch.outputs(leads[0].first[0].sources)
-        others = keras.outputs(leads[1].first[0].sources)
-        same = len(prints) == len(others) and all(bool(alike(others, wanted).any()) for wanted in prints)
-    return Between(torch=leads[0], keras=leads[1], same_inputs=same, reordered=reordered)
+    prints, others = torch.inputs_of(leads[0].first), keras.inputs_of(leads[1].first)
+    same = len(prints) == len(others) and all(bool(alike(others, wanted).any()) for wanted in prints)
+    return cause_between(*leads, same_inputs=same, reordered=reordered)

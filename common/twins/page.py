@@ -7,7 +7,7 @@ from common.run_folder.records import now
 from common.twins.arrays import EQUAL
 from common.twins.comparison import Comparison, Row
 from common.twins.contract import PairSource
-from common.twins.report import fact_lines, unmatched_lines
+from common.twins.report import fact_lines
 from common.twins.verdict import Verdict
 from common.utils.atomic import write_atomically
 from common.utils.html_pages import page_environment
@@ -26,7 +26,7 @@ def write_page(file: Path, source: PairSource, comparison: Comparison, verdict: 
         source=source,
         verdict=verdict,
         created=now()[:16].replace("T", " ") + " UTC",
-        unmatched=unmatched_lines(comparison, most=8),
+        unmatched=comparison.unmatched,
         rows=[_with_state(row, causes) for row in comparison.rows],
         facts=fact_lines(comparison, verdict),
     )

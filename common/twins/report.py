@@ -1,8 +1,6 @@
 """The report in the terminal: at most 40 lines, the verdict first. The page has the same lines, and all layers."""
 
-from collections.abc import Sequence
-
-from common.twins.comparison import SIDES, Comparison
+from common.twins.comparison import SIDES, Comparison, listed
 from common.twins.verdict import Verdict, shown_count
 
 MOST_LINES = 40
@@ -24,7 +22,9 @@ def report_lines(comparison: Comparison, verdict: Verdict, *, page: str) -> list
 
 
 def _lines(comparison: Comparison, verdict: Verdict, *, page: str, most: int) -> list[str]:
-    lines = [verdict.headline, verdict.compare, "", *unmatched_lines(comparison, most=MOST_LISTED)]
+    lines = [verdict.headline, verdict.compare, ""]
+    for cause in comparison.unmatched:
+        lines += [cause.line(most=MOST_LISTED), *_remedy(cause.remedy)]
     if verdict.differences:
         lines.append("what differs, at PyTorch's layer / Keras' layer:")
     for number, difference in enumerate(verdict.differences[:most], 1):
@@ -46,28 +46,6 @@ def _remedy(remedy: str) -> list[str]:
     return [f"    equal with {remedy}"] if remedy else []
 
 
-def unmatched_lines(comparison: Comparison, *, most: int) -> list[str]:
-    """Return what only one side has, and what cannot be matched; at most so many names each."""
-    lines = [f"cannot be matched: {name} ({kind})" for name, kind in list(comparison.unsupported.items())[:most]]
-    for framework, side in comparison.sides.items():
-        if side.lone:
-            named = [f"{name} {tuple(shape)}" for name, shape in side.lone.items()]
-            lines.append(f"only in {SIDES[framework]}: {counted_list(named, most=most)}")
-            if framework == "keras" and all(name.endswith("/bias") for name in side.lone):
-                lines += _remedy("Keras: use_bias=False")
-    if comparison.stopped_after:
-        lines.append(f"compared up to {comparison.stopped_after}; what follows does not work with PyTorch's shapes")
-    if comparison.tied:
-        lines.append(f"one array in PyTorch, several in Keras: {counted_list(comparison.tied, most=most)}")
-    return lines
-
-
-def counted_list(names: Sequence[str], *, most: int = MOST_LISTED) -> str:
-    """Return the first names, and how many more there are."""
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
-
-
 def fact_lines(comparison: Comparison, verdict: Verdict) -> list[str]:
     """Return what was counted and measured."""
     torch, keras, whole = comparison.sides["torch"], comparison.sides["keras"], comparison.whole
@@ -82,7 +60,7 @@ def fact_lines(comparison: Comparison, verdict: Verdict) -> list[str]:
         f"{constants if verdict.constants else ''}",
     ]
     if comparison.guessed:
-        lines.append(f"matched by shape alone: {counted_list(comparison.guessed)}")
+        lines.append(f"matched by shape alone: {listed(comparison.guessed, most=MOST_LISTED)}")
     if whole.differences:
         shown = ", ".join(f"{name} {value:.1e}" for name, (value, _) in whole.differences.items())
         lines.append(f"whole models, relative differences: {shown}")

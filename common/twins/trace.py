@@ -60,34 +60,20 @@ def base_name(name: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Event:
-    """A function or layer that a model calls.
+    """A function or layer that a model calls."""
 
-    Attributes:
-        number: in order; 0 is the model's input.
-        name: "conv2d", "LayerNormalization".
-        place: the layer, by its module in PyTorch and its path in Keras.
-        numbers: its arguments.
-        sources: numbers of the events whose results it takes.
-        output: fingerprint of its result.
-        inputs: fingerprints of what it is given beside arrays, in PyTorch.
-        weights: role ("weight", "bias", ...) -> name of PyTorch's array, which may end with rows; of a function that
-            takes arrays of its own accord ("bare0", ...).
-        shapes: of input and output, if both are in the folder: MODE/NUMBER/x and MODE/NUMBER/y.
-        flat: shape of a sample before it was flattened, if it was.
-        transposed: whether its weight is (inputs, outputs).
-    """
-
-    number: int = 0
-    name: str
-    place: str = ""
-    numbers: dict[str, Any] = field(default_factory=dict)
-    sources: list[int] = field(default_factory=list)
-    output: list[float] = field(default_factory=list)
-    inputs: list[list[float]] = field(default_factory=list)
-    weights: dict[str, str] = field(default_factory=dict)
-    shapes: list[list[int]] = field(default_factory=list)
-    flat: list[int] | None = None
-    transposed: bool = False
+    number: int = 0  # in order; 0 is the model's input
+    name: str  # "conv2d", "LayerNormalization"
+    place: str = ""  # the layer, by its module in PyTorch and its path in Keras
+    numbers: dict[str, Any] = field(default_factory=dict)  # its arguments
+    sources: list[int] = field(default_factory=list)  # numbers of the events whose results it takes
+    output: list[float] = field(default_factory=list)  # fingerprint of its result
+    # PyTorch's functions that are given arrays have in addition:
+    weights: dict[str, str] = field(default_factory=dict)  # role ("weight", ...; "bare0", ...: none) -> name, with rows
+    inputs: list[list[float]] = field(default_factory=list)  # fingerprints of what they are given beside them
+    shapes: list[list[int]] = field(default_factory=list)  # of input and output, if MODE/NUMBER/x and /y are kept
+    flat: list[int] | None = None  # shape of a sample before it was flattened, if it was
+    transposed: bool = False  # whether the weight is (inputs, outputs)
     multiply_adds: int = 0
 
     def __str__(self) -> str:
@@ -117,26 +103,15 @@ class Dropout:
 
 @dataclass(frozen=True, kw_only=True)
 class TorchTrace:
-    """What PyTorch's model did with a batch.
+    """What PyTorch's model did with a batch."""
 
-    Attributes:
-        events: mode ("inference", "training") -> what it called.
-        results: mode -> number of the event that made the output.
-        arrays: name -> shape, of parameters and floating buffers.
-        buffers: names of those that are none.
-        trainable: names of those that are trained.
-        losses: of the updates.
-        multiply_adds: of a batch, forward.
-        seconds, memory_bytes: of the process.
-    """
-
-    events: dict[str, list[Event]]
-    results: dict[str, int]
-    arrays: dict[str, list[int]]
-    buffers: list[str]
-    trainable: list[str]
+    events: dict[str, list[Event]]  # mode ("inference", "training") -> what it called
+    results: dict[str, int]  # mode -> number of the event that made the output
+    arrays: dict[str, list[int]]  # name -> shape, of parameters and floating buffers
+    buffers: list[str]  # names of those that are none
+    trainable: list[str]  # names of those that are trained
     dropouts: list[Dropout]
-    losses: list[float]
-    multiply_adds: int
-    seconds: float
+    losses: list[float]  # of the updates
+    multiply_adds: int  # of a batch, forward
+    seconds: float  # of the process
     memory_bytes: int

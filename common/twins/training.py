@@ -7,7 +7,7 @@ from itertools import zip_longest
 import numpy as np
 
 from common.twins.arrays import EQUAL, alike
-from common.twins.comparison import Cause
+from common.twins.comparison import Cause, listed
 from common.twins.trace import Dropout
 
 _OF_BATCH = 1e-6  # by how much a batch's statistics may differ: they are worked out of the running ones
@@ -16,44 +16,34 @@ MOST_RATES = 3  # shown, of dropout
 
 @dataclass(frozen=True, kw_only=True)
 class Statistic:
-    """A running statistic of both sides, after one batch for which each layer was given the same input.
+    """A running statistic of both sides, after one batch for which each layer was given the same input."""
 
-    Attributes:
-        layer: of Keras.
-        kept_by_torch, kept_by_keras: share of the old value.
-        difference: relative; batch_difference: of that of the batch alone.
-    """
-
-    layer: str
-    kept_by_torch: float
+    layer: str  # of Keras
+    kept_by_torch: float  # share of the old value
     kept_by_keras: float
-    difference: float
-    batch_difference: float
+    difference: float  # relative
+    batch_difference: float  # of that of the batch alone
 
 
 def _difference(kind: str, text: str, remedy: str) -> Cause:
     return Cause(kind=kind, text=text, remedy=remedy, level="training")
 
 
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(names[:2]) + (f" and {len(names) - 2} more" if len(names) > 2 else "")
-
-
-def frozen_causes(frozen: Mapping[str, Sequence[str]]) -> list[Cause]:
+def frozen_causes(frozen: Mapping[str, list[str]]) -> list[Cause]:
     """Return which side (PyTorch, Keras) does not train arrays that the other trains."""
     remedies = {"PyTorch": "PyTorch: parameter.requires_grad_(True)", "Keras": "Keras: layer.trainable = True"}
     return [
-        _difference("frozen", f"{side} does not train {_listed(names)}", remedies[side])
+        _difference("frozen", f"{side} does not train {listed(names, most=2)}", remedies[side])
         for side, names in frozen.items()
         if names
     ]
 
 
-def regularizer_causes(regularizers: Sequence[str]) -> list[Cause]:
+def regularizer_causes(regularizers: list[str]) -> list[Cause]:
     """Return that Keras' layers have regularizers or constraints."""
     if not regularizers:
         return []
-    text = f"Keras has {_listed(regularizers)}; PyTorch's models have nothing like it"
+    text = f"Keras has {listed(regularizers, most=2)}; PyTorch's models have nothing like it"
     return [_difference("regularizer", text, "Keras: leave it out, and use weight_decay of both optimizers")]
 
 
@@ -67,14 +57,14 @@ def statistics_causes(statistics: Sequence[Statistic]) -> list[Cause]:
     for (torch, keras), names in layers.items():
         text = (
             f"running statistics: PyTorch keeps {torch:g} of the old value (momentum={1 - torch:g}), Keras {keras:g}, "
-            f"at {_listed(list(dict.fromkeys(names)))}"
+            f"at {listed(list(dict.fromkeys(names)), most=2)}"
         )
         causes.append(_difference("momentum", text, f"Keras: BatchNormalization(momentum={torch:g})"))
     biased = dict.fromkeys(one.layer for one in statistics if one.batch_difference > _OF_BATCH)
     if biased:
         text = (
             "running variance: Keras averages the biased variance (divided by n), PyTorch the unbiased one (n - 1), at "
-            f"{_listed(list(biased))}"
+            f"{listed(list(biased), most=2)}"
         )
         causes.append(_difference("variance", text, "Keras: keras_impl.batch_norm.BatchNormalization"))
     return causes
@@ -101,7 +91,7 @@ def dropout_causes(torch: Sequence[Dropout], keras: Sequence[Dropout]) -> list[C
             places.setdefault(rates, []).append(layer.layer)
     causes = list[Cause]()
     for (torch_rate, keras_rate), layers in list(places.items())[:MOST_RATES]:
-        text = f"dropout: {torch_rate:g} in PyTorch, {keras_rate:g} in Keras, at {_listed(layers)}"
+        text = f"dropout: {torch_rate:g} in PyTorch, {keras_rate:g} in Keras, at {listed(layers, most=2)}"
         if len(places) > MOST_RATES == len(causes) + 1:
             text += f"; and {len(places) - MOST_RATES} more rates"
         remedy = f"Keras: Dropout({torch_rate:g})" if torch_rate else "Keras: leave it out"
@@ -117,5 +107,5 @@ def _inference_dropout(torch: Sequence[Dropout], keras: Sequence[Dropout]) -> li
     side, remedy = "PyTorch", "F.dropout(x, training=self.training)"
     if always[1]:
         side, remedy = "Keras", "Dropout without training=True"
-    text = f"dropout: {side} drops in inference, too, at {_listed(always[0] or always[1])}"
+    text = f"dropout: {side} drops in inference, too, at {listed(always[0] or always[1], most=2)}"
     return [_difference("dropout", text, f"{side}: {remedy}")]

@@ -72,23 +72,15 @@ class Difference:
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """The answer.
+    """The answer."""
 
-    Attributes:
-        level: of LEVELS.
-        headline: the answer, in a line.
-        compare: what may be compared.
-        differences: of layers; training: of the whole models, in training alone or beyond what layers explain.
-        constants: number of layers that are equal but for constants in float32.
-    """
-
-    level: str
-    headline: str
-    compare: str
+    level: str  # of LEVELS
+    headline: str  # the answer, in a line
+    compare: str  # what may be compared
     exit_code: int
-    differences: list[Difference]
-    training: list[Cause]
-    constants: int
+    differences: list[Difference]  # of layers
+    training: list[Cause]  # in training alone, or of the whole models beyond what layers explain
+    constants: int  # layers that are equal but for constants in float32
 
 
 def judge(comparison: Comparison) -> Verdict:
@@ -99,13 +91,15 @@ def judge(comparison: Comparison) -> Verdict:
     if not partings:
         training += _whole_causes(comparison, constants=bool(constants))
     differences = _grouped(partings)
-    level = _level(comparison, [*differences, *training])
+    work = [side.multiply_adds for side in comparison.sides.values()]
+    causes = [*differences, *training, *comparison.unmatched]
+    levels = ["equal" if work[0] == work[1] else "work", *(cause.level for cause in causes)]
+    level = max(levels, key=LEVELS.index)
     headline, compare = WORDS[level]
-    work = [shown_count(side.multiply_adds) for side in comparison.sides.values()]
     return Verdict(
         level=level,
         headline=headline,
-        compare=compare.format(*work),
+        compare=compare.format(*map(shown_count, work)),
         exit_code=EXIT_CODES.get(level, 1),
         differences=differences,
         training=training,
@@ -140,18 +134,6 @@ def _grouped(partings: list[Parting]) -> list[Difference]:
             key = (cause.kind, cause.text, parting.where, parting.mode)
             groups.setdefault(key, Difference(cause=cause, partings=[])).partings.append(parting)
     return list(groups.values())
-
-
-def _level(comparison: Comparison, differences: list[Difference | Cause]) -> str:
-    torch, keras = comparison.sides.values()
-    levels = ["equal", *(difference.level for difference in differences)]
-    if torch.lone or keras.lone or comparison.tied or comparison.stopped_after:
-        levels.append("work")
-    if torch.multiply_adds != keras.multiply_adds:
-        levels.append("work")
-    if comparison.unsupported:
-        levels.append("undecided")
-    return max(levels, key=LEVELS.index)
 
 
 def shown_count(number: int) -> str:

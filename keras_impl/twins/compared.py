@@ -7,8 +7,8 @@ import keras
 
 from common.measurement.interference import peak_memory_bytes
 from common.twins.arrays import CONSTANTS
-from common.twins.comparison import SIDES, Comparison, Parting, Row, Side
-from common.twins.contract import users_code
+from common.twins.comparison import SIDES, Cause, Comparison, Parting, Row, Side
+from common.twins.contract import SAMPLES, users_code
 from common.twins.processes import Task, process_seconds, updates_for
 from common.twins.trace import base_name
 from common.twins.training import dropout_causes, frozen_causes, regularizer_causes, statistics_causes
@@ -39,11 +39,11 @@ def compare(built: Built, task: Task) -> Comparison:
         statistics = models.statistics()
     whole = models.compare(updates=updates_for(trace.multiply_adds))
     in_inference = [dropout for dropout in matched.dropouts if dropout.always]
-    sides = {"torch": _torch_side(case, matched.matcher), "keras": _keras_side(case, binding, models.multiply_adds)}
     return Comparison(
-        sides=sides,
+        sides={"torch": _torch_side(case, matched.matcher), "keras": _keras_side(case, binding, models.multiply_adds)},
         rows=[*matched.rows, *_lone_rows(case, binding)],
         partings=partings,
+        unmatched=_unmatched(case, binding, stopped_after=matched.stopped_after),
         training=[
             *dropout_causes(trace.dropouts, [*training.dropouts, *in_inference]),
             *statistics_causes(statistics),
@@ -51,11 +51,8 @@ def compare(built: Built, task: Task) -> Comparison:
             *regularizer_causes(_regularizers(built.model)),
         ],
         whole=whole,
-        unsupported=_unsupported(case, binding),
         guessed=binding.guessed,
-        tied=_tied(binding),
         tried=search.tried,
-        stopped_after=matched.stopped_after,
     )
 
 
@@ -96,10 +93,6 @@ def _repeated(case: Case, binding: Binding, mode: str, *, explain: bool) -> Runn
 
 def _torch_side(case: Case, matcher: Matcher) -> Side:
     trace, binding = case.trace, matcher.binding
-    taken = {base_name(name) for name in binding.names}
-    used = {base_name(name) for event in matcher.events for name in event.weights.values()}
-    # Tables of the user's are constants, whether they are buffers or not there at all.
-    tables = {name for name in trace.buffers if "running_" not in name}
     # A product with an array of another layer is a function in Keras.
     work = [
         event.multiply_adds
@@ -108,14 +101,9 @@ def _torch_side(case: Case, matcher: Matcher) -> Side:
     ]
     return Side(
         arrays=len(trace.arrays),
-        matched=len(taken),
+        matched=len({base_name(name) for name in binding.names}),
         parameters=sum(math.prod(trace.arrays[name]) for name in trace.trainable),
-        lone={
-            name: shape
-            for name, shape in trace.arrays.items()
-            if name not in taken | tables and (name in used or name in trace.trainable)
-        },
-        multiply_adds=sum(work) // len(case.built.pair.batch(0)),
+        multiply_adds=sum(work) // SAMPLES,
         seconds=trace.seconds,
         memory_bytes=trace.memory_bytes,
     )
@@ -123,17 +111,48 @@ def _torch_side(case: Case, matcher: Matcher) -> Side:
 
 def _keras_side(case: Case, binding: Binding, multiply_adds: int) -> Side:
     model = case.built.model
-    variables = [variable for variable in model.variables if not is_seed(variable)]
-    lone = [one for one in variables if id(one) not in binding.sources and not _preprocesses(model, one)]
     return Side(
-        arrays=len(variables),
+        arrays=len([variable for variable in model.variables if not is_seed(variable)]),
         matched=len(binding.sources),
         parameters=sum(math.prod(variable.shape) for variable in model.trainable_variables),
-        lone={variable.path: list(variable.shape) for variable in lone},
-        multiply_adds=multiply_adds // len(case.built.pair.batch(0)),
+        multiply_adds=multiply_adds // SAMPLES,
         seconds=process_seconds(),
         memory_bytes=peak_memory_bytes(),
     )
+
+
+def _unmatched(case: Case, binding: Binding, *, stopped_after: str) -> list[Cause]:
+    """Return what cannot be compared, or only one side has."""
+    variables, tied = _lone_variables(case, binding), _tied(binding)
+    in_keras = [f"{variable.path} {tuple(variable.shape)}" for variable in variables]
+    remedy = "Keras: use_bias=False" if all(variable.name == "bias" for variable in variables) else ""
+    causes = [
+        Cause(kind="unsupported", text="cannot be matched", names=_unsupported(case, binding), level="undecided"),
+        Cause(kind="arrays", text="only in PyTorch", names=_lone_arrays(case, binding), level="work"),
+        Cause(kind="arrays", text="only in Keras", names=in_keras, remedy=remedy, level="work"),
+        Cause(kind="arrays", text="one array in PyTorch, several in Keras", names=tied, level="work"),
+    ]
+    causes = [cause for cause in causes if cause.names]
+    if stopped_after:
+        text = f"compared up to {stopped_after}; what follows does not work with PyTorch's shapes"
+        causes.append(Cause(kind="shapes", text=text, level="work"))
+    return causes
+
+
+def _lone_arrays(case: Case, binding: Binding) -> list[str]:
+    """Return arrays without a counterpart, with their shapes."""
+    trace, matched = case.trace, {base_name(name) for name in binding.names}
+    used = {base_name(name) for event in trace.events["inference"] for name in event.weights.values()}
+    # Tables of the user's are constants, whether they are buffers or not there at all.
+    tables = {name for name in trace.buffers if "running_" not in name}
+    lone = [name for name in trace.arrays if name not in matched | tables and name in used.union(trace.trainable)]
+    return [f"{name} {tuple(trace.arrays[name])}" for name in lone]
+
+
+def _lone_variables(case: Case, binding: Binding) -> list[Any]:
+    model = case.built.model
+    lone = [variable for variable in model.variables if id(variable) not in binding.sources and not is_seed(variable)]
+    return [variable for variable in lone if not _preprocesses(model, variable)]
 
 
 def _preprocesses(model: Any, variable: Any) -> bool:
@@ -171,18 +190,17 @@ def _frozen(case: Case, binding: Binding) -> dict[str, list[str]]:
     return frozen
 
 
-def _unsupported(case: Case, binding: Binding) -> dict[str, str]:
-    """Return layers whose arrays cannot be matched, and are not all in WEIGHTS: name -> what it is."""
-    unsupported = {}
-    named = {name for source in case.named for name in source.names}
+def _unsupported(case: Case, binding: Binding) -> list[str]:
+    """Return layers whose arrays cannot be matched, and are not all in WEIGHTS, and what they are."""
+    kinds, named = {}, {name for source in case.named for name in source.names}
     for layer in case.built.model._flatten_layers():
         kind = next((words for kind, words in UNSUPPORTED.items() if isinstance(layer, kind)), "")
         if kind and not all(id(variable) in binding.sources for variable in own_variables(layer).values()):
-            unsupported[f"Keras {path_of(layer)}"] = kind
+            kinds[f"Keras {path_of(layer)}"] = kind
     for event in case.trace.events["inference"]:
         if event.name.startswith(UNSUPPORTED_FUNCTIONS) and not named & set(event.weights.values()):
-            unsupported[f"PyTorch {event.place}"] = "a recurrent layer"
-    return unsupported
+            kinds[f"PyTorch {event.place}"] = "a recurrent layer"
+    return [f"{name} ({kind})" for name, kind in kinds.items()]
 
 
 def _regularizers(model: Any) -> list[str]:

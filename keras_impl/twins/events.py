@@ -44,17 +44,13 @@ class Recorder:
 
     Args:
         active: whether anything is recorded.
-
-    Attributes:
-        events: the first is the model's input.
-        known, given: numbers of the events that PyTorch has by construction, and of those that only PyTorch computed.
     """
 
     def __init__(self, *, active: bool) -> None:
         self.active = active
-        self.events: list[Event] = []
-        self.known: set[int] = set()
-        self.given: set[int] = set()
+        self.events: list[Event] = []  # the first is the model's input
+        self.known: set[int] = set()  # numbers of those that PyTorch has by construction
+        self.given: set[int] = set()  # numbers of those that only PyTorch computed
         self._producers: dict[int, int] = {}
         self._kept: list[Any] = []  # tensors whose ids are in use
 

@@ -71,24 +71,15 @@ def own_variables(layer: Any) -> dict[str, Any]:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Source:
-    """Where the numbers of a Keras variable come from.
-
-    Attributes:
-        layer: that owns the variable; None: WEIGHTS names it.
-        names: of PyTorch's arrays, with rows; of several the sum.
-        part: number and count of equal parts of a packed array.
-        flat: shape of a sample before it was flattened, if entries are turned.
-        transposed: whether PyTorch's array is (inputs, outputs).
-        bare: an array of a user's layer: as it is, but for axes of size 1 and, if `transposed`, turned.
-    """
+    """Where the numbers of a Keras variable come from."""
 
     variable: Any
-    layer: Any
-    names: tuple[str, ...]
-    part: tuple[int, int] = (0, 1)
-    flat: tuple[int, ...] | None = None
-    transposed: bool = False
-    bare: bool = False
+    layer: Any  # that owns the variable; None: WEIGHTS names it
+    names: tuple[str, ...]  # of PyTorch's arrays, with rows; of several the sum
+    part: tuple[int, int] = (0, 1)  # number and count of equal parts of a packed array
+    flat: tuple[int, ...] | None = None  # shape of a sample before it was flattened, if entries are turned
+    transposed: bool = False  # whether PyTorch's array is (inputs, outputs)
+    bare: bool = False  # of a user's layer: as it is, but for axes of size 1 and, if `transposed`, turned
 
     @property
     def array(self) -> str:

@@ -32,15 +32,10 @@ Group = tuple[Candidate, ...]  # that were given the same numbers
 
 @dataclass
 class Choices:
-    """Which member of a group takes which candidate.
+    """Which member of a group takes which candidate."""
 
-    Attributes:
-        of: group -> order in which its layers take its candidates.
-        preferred: size of a group -> the order that was right for another group.
-    """
-
-    of: dict[Group, tuple[int, ...]] = field(default_factory=dict)
-    preferred: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    of: dict[Group, tuple[int, ...]] = field(default_factory=dict)  # order in which its layers take its candidates
+    preferred: dict[int, tuple[int, ...]] = field(default_factory=dict)  # size -> order that was right for another
 
     def order(self, group: Group) -> tuple[int, ...]:
         """Return the order for a group."""
@@ -58,19 +53,12 @@ class Match:
 
 @dataclass
 class Binding:
-    """What a matching has found out: it is kept when the model is run again.
+    """What a matching has found out: it is kept when the model is run again."""
 
-    Attributes:
-        candidates: id of a layer -> those of its calls, in order.
-        sources: id of a variable -> where its numbers come from.
-        guessed: arrays matched by shape alone.
-        groups: candidates with equal inputs -> numbers of the rows of the layers that took them.
-    """
-
-    sources: dict[int, Source]
-    candidates: dict[int, list[Candidate]] = field(default_factory=dict)
-    guessed: list[str] = field(default_factory=list)
-    groups: dict[Group, list[int]] = field(default_factory=dict)
+    sources: dict[int, Source]  # id of a variable -> where its numbers come from
+    candidates: dict[int, list[Candidate]] = field(default_factory=dict)  # id of a layer -> those of its calls
+    guessed: list[str] = field(default_factory=list)  # arrays matched by shape alone
+    groups: dict[Group, list[int]] = field(default_factory=dict)  # numbers of the rows whose layers took its candidates
 
     @property
     def names(self) -> set[str]:

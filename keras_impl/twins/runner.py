@@ -16,9 +16,9 @@ import numpy as np
 import tensorflow as tf
 
 from common.twins.arrays import CONSTANTS, EQUAL, alike, fingerprint, nearest, pads_of
-from common.twins.causes import Inside, cause_between, causes_inside
-from common.twins.comparison import Parting, Row
-from common.twins.explanation import Computed, between
+from common.twins.causes import causes_inside
+from common.twins.comparison import Cause, Parting, Row
+from common.twins.explanation import Computed, explained
 from common.twins.trace import Dropout, Event
 from keras_impl.twins.events import Recorder, described
 from keras_impl.twins.kernels import functions_for, own_variables, path_of
@@ -39,11 +39,11 @@ class PartedError(Exception):
 
 
 class Origin(NamedTuple):
-    """What goes into a layer at a parting: the events that made it, and whether only the order differs."""
+    """What goes into a layer at a parting."""
 
-    torch_sources: list[int]
+    torch_sources: list[int]  # numbers of the events that made it
     keras_sources: list[int]
-    reordered: bool
+    reordered: bool  # whether only the order differs
 
 
 class Runner:
@@ -52,10 +52,6 @@ class Runner:
     Args:
         explain: record every operation, to say what differs between two layers.
         parts_at_most: end with PartedError when inputs have differed more often.
-
-    Attributes:
-        parted_at: numbers of the rows whose input differs.
-        stopped_after: the last layer that could be compared, if shapes did not allow more.
     """
 
     def __init__(self, matcher: Matcher, *, explain: bool = False, parts_at_most: int | None = None) -> None:
@@ -63,9 +59,9 @@ class Runner:
         self.parts_at_most = parts_at_most
         self.recorder = Recorder(active=explain)
         self.rows: list[Row] = []
-        self.parted_at: list[int] = []
+        self.parted_at: list[int] = []  # numbers of the rows whose input differs
         self.dropouts: list[Dropout] = []
-        self.stopped_after = ""
+        self.stopped_after = ""  # the last layer that could be compared, if shapes did not allow more
         self._partings: list[tuple[Parting, Origin | None]] = []
         self._replaced: dict[int, tuple[Any, Any]] = {}  # id of a tensor -> tensor, the one in its place
 
@@ -92,7 +88,8 @@ class Runner:
         if fit.difference > EQUAL:
             result = self.matcher.events[self.matcher.case.trace.results[self.matcher.mode]]
             origin = self._origin(output, [result.number], fingerprint(reference), fit.difference)
-            self._part("after", None, None, fit.difference, reference.shape, output.shape, origin=origin)
+            after = Row(torch=None, keras=None)
+            self._part(after, "after", fit.difference, reference.shape, output.shape, because=origin)
 
     @property
     def partings(self) -> list[Parting]:
@@ -105,10 +102,11 @@ class Runner:
         keras_ = Computed(self.recorder.events, known=self.recorder.known, given=self.recorder.given)
         partings = []
         for parting, origin in self._partings:
+            causes = parting.causes
             if origin:
-                leads = between(torch, origin.torch_sources, keras_, origin.keras_sources, reordered=origin.reordered)
-                parting = replace(parting, causes=[cause_between(leads)])
-            partings.append(parting)
+                of_torch, of_keras, reordered = origin
+                causes = [explained(torch, of_torch, keras_, of_keras, reordered=reordered)]
+            partings.append(replace(parting, causes=causes))
         return partings
 
     def _call(self, original: Callable[..., Any], layer: Any, args: Any, kwargs: Any) -> Any:
@@ -151,17 +149,17 @@ class Runner:
     ) -> Any:
         """Return the output of a layer for PyTorch's input, or PyTorch's output if it differs."""
         torch, keras_, before = match.event, described(layer), match.fit.difference
+        row = Row(torch=torch, keras=keras_, before=before)
         if before > CONSTANTS:
             self.parted_at.append(len(self.rows))
             if self.parts_at_most is not None and len(self.parted_at) > self.parts_at_most:
                 raise PartedError
         if before > EQUAL:
             origin = self._origin(args[0], torch.sources, torch.inputs[0], before)
-            self._part("before", torch, keras_, before, torch.shapes[0], value.shape, origin=origin)
+            self._part(row, "before", before, torch.shapes[0], value.shape, because=origin)
             args = (self._given(layer, args[0], match), *args[1:])
         activation = getattr(layer, "activation", None)
         fused = activation if "kernel" in own_variables(layer) and activation is not keras.activations.linear else None
-        row = Row(torch=torch, keras=keras_, before=before)
 
         def compute() -> Any:
             with ExitStack() as stack:
@@ -203,15 +201,14 @@ class Runner:
         given = match.fit.array
         is_padded = given is not None and given.ndim > 2 and given.size > int(np.prod(match.event.shapes[0]))
         assert row.torch and row.keras
-        inside = Inside(
-            torch=row.torch,
-            keras=row.keras,
+        causes = causes_inside(
+            row.torch,
+            row.keras,
             lone_bias="" if torch_bias == keras_bias else "PyTorch" if torch_bias else "Keras",
             pads=pads_of(given) if is_padded and given is not None else (),
             same_shape=bool(np.isfinite(fit.difference)),
         )
-        causes = causes_inside(inside)
-        self._part("inside", row.torch, row.keras, fit.difference, reference.shape, value.shape, causes=causes)
+        self._part(row, "inside", fit.difference, reference.shape, value.shape, because=causes)
         array = fit.array if fit.array is not None else _channels_last(reference, value)
         return output if array is None else tf.constant(np.ascontiguousarray(array), output.dtype)
 
@@ -220,28 +217,19 @@ class Runner:
         reordered = difference > CONSTANTS and bool(alike([reference], seen, padded=True).any())
         return Origin(torch_sources, self.recorder.producers(tensor), reordered)
 
-    def _part(
-        self,
-        where: str,
-        torch: Event | None,
-        keras_: Event | None,
-        difference: float,
-        *shapes: Any,
-        origin: Origin | None = None,
-        causes: Any = (),
-    ) -> None:
+    def _part(self, row: Row, where: str, difference: float, *shapes: Any, because: Origin | list[Cause]) -> None:
         """Note a place where the two part; their shapes, if that is why."""
         text = f"shapes {tuple(shapes[0])} in PyTorch, {tuple(shapes[1])} in Keras"
         parting = Parting(
             where=where,
             mode=self.matcher.mode,
-            torch=torch,
-            keras=keras_,
+            torch=row.torch,
+            keras=row.keras,
             difference=difference,
             shapes="" if np.isfinite(difference) else text,
-            causes=list(causes),
+            causes=[] if isinstance(because, Origin) else because,
         )
-        self._partings.append((parting, origin))
+        self._partings.append((parting, because if isinstance(because, Origin) else None))
 
 
 def _is_of_keras(layer: Any) -> bool:

@@ -55,6 +55,5 @@ def _outcome(name: str, comparison: Comparison | str, planted: tuple[str, str] |
     kind, place = planted
     said = [(difference.cause.kind, difference.place) for difference in verdict.differences]
     said += [(cause.kind, cause.text) for cause in verdict.training]
-    lone = [name for side in comparison.sides.values() for name in side.lone]
-    said += [("arrays", name) for name in [*lone, *comparison.tied]]
+    said += [(cause.kind, name) for cause in comparison.unmatched for name in cause.names]
     return Outcome(name, any(one == kind and place in where for one, where in said), True, verdict)

@@ -2,7 +2,6 @@
 
 import zlib
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -86,18 +85,6 @@ class Run:
         self._random: list[str] = []
         for name, tensor in named_arrays(model):
             arrays[f"weights/{name}"] = tensor.detach().numpy()
-        self._branch_rates = self._switch_off_stochastic_depth()
-
-    def _switch_off_stochastic_depth(self) -> dict[str, float]:
-        """Set what drops whole branches to 0; return the rates. The recorder switches off other dropout."""
-        rates = {}
-        for name, module in self.model.named_modules():
-            if type(module).__name__ in ("StochasticDepth", "DropPath"):
-                for attribute in ("p", "drop_prob"):
-                    if isinstance(getattr(module, attribute, None), float):
-                        rates[name] = getattr(module, attribute)
-                        setattr(module, attribute, 0.0)
-        return rates
 
     def _output(self, number: int, recorder: Recorder) -> torch.Tensor:
         """Return the output of a batch.
@@ -123,14 +110,7 @@ class Run:
         """Run the first batch. Inputs, outputs and statistics go into the folder."""
         self.model.train(mode == "training")
         recorder = Recorder(self.model, arrays=self.arrays, mode=mode)
-        hooks = [
-            self.model.get_submodule(name).register_forward_pre_hook(_note_branch(recorder, name, rate))
-            for name, rate in self._branch_rates.items()
-            if mode == "training"
-        ]
         output = self._output(0, recorder)
-        for hook in hooks:
-            hook.remove()
         places = [dropout.layer for dropout in recorder.dropouts]
         if mode == "inference":
             self._drop_in_inference = places
@@ -188,8 +168,3 @@ class Run:
                 "PyTorch's model draws random numbers outside dropout. Received: two passes of the same batch that "
                 f"differ{random}, in {self.pair.place}. Leave them out for the comparison"
             )
-
-
-def _note_branch(recorder: Recorder, name: str, rate: float) -> Any:
-    """Return a hook that records a module which drops branches."""
-    return lambda module, arguments: recorder.note_dropout(arguments[0], rate, layer=name)

@@ -46,6 +46,7 @@ SILENT = re.compile(
     r"get|size|dim|numel|is_floating_point|contiguous|clone|detach|expand|expand_as|type|type_as|to|view|view_as|"
     r"reshape|reshape_as|flatten|unflatten|transpose|permute|squeeze|unsqueeze|t|len|ravel|movedim|swapaxes|float|double"
 )
+BRANCH_DROPS = ("StochasticDepth", "DropPath")  # classes of modules
 DROPS = re.compile(r"(alpha_|feature_alpha_|feature_)?dropout|dropout[123]d")
 SAME = {"iadd": "add", "radd": "add", "imul": "mul", "rmul": "mul", "isub": "sub", "rmatmul": "matmul", "mm": "matmul"}
 UNIMPORTANT = ("inplace", "training", "return_indices", "_stacklevel", "dtype", "out")  # arguments
@@ -82,7 +83,7 @@ class Recorder(TorchFunctionMode):
         self._modules: list[str] = []
         self._hooks = []
         for name, module in model.named_modules():
-            self._hooks.append(module.register_forward_pre_hook(self._enter(name)))
+            self._hooks.append(module.register_forward_pre_hook(partial(self._enter, name)))
             self._hooks.append(module.register_forward_hook(self._leave, always_call=True))
 
     def run(self, model: nn.Module, samples: torch.Tensor) -> Any:
@@ -96,11 +97,16 @@ class Recorder(TorchFunctionMode):
             for hook in self._hooks:
                 hook.remove()
 
-    def _enter(self, name: str) -> Callable[[nn.Module, Any], None]:
-        return lambda _, arguments: self._modules.append(name)
+    def _enter(self, name: str, module: nn.Module, arguments: Any) -> None:
+        self._modules.append(name)
+        if type(module).__name__ in BRANCH_DROPS and module.training:
+            self._note_dropout(arguments[0], getattr(module, "p", None) or getattr(module, "drop_prob", 0.0) or 0.0)
+            module.training = False
 
     def _leave(self, module: nn.Module, arguments: Any, output: Any) -> None:
         self._modules.pop()
+        if type(module).__name__ in BRANCH_DROPS:
+            module.training = self._mode == "training"
 
     def __torch_function__(self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None) -> Any:
         """Call a function and record it."""
@@ -114,10 +120,10 @@ class Recorder(TorchFunctionMode):
         if DROPS.fullmatch(name):
             named = dict(zip(("input", "p", "training"), args, strict=False)) | kwargs
             if named.get("training", True):
-                self.note_dropout(named["input"], named.get("p", 0.5))
+                self._note_dropout(named["input"], named.get("p", 0.5))
             return named["input"]
         if name == ATTENTION and kwargs.get("dropout_p"):
-            self.note_dropout(args[0], kwargs["dropout_p"], attention=True)
+            self._note_dropout(args[0], kwargs["dropout_p"], attention=True)
             kwargs = {**kwargs, "dropout_p": 0.0}
         named = dict(zip(ARGUMENTS.get(name, ()), args, strict=False)) | kwargs
         is_slow = name == "conv2d" and is_depthwise(named)
@@ -128,12 +134,11 @@ class Recorder(TorchFunctionMode):
             self.random.append(f"torch.{name} in {self._place()}")
         return self._recorded(name, args, kwargs, named, compute)
 
-    def note_dropout(self, tensor: torch.Tensor, rate: float, *, layer: str = "", attention: bool = False) -> None:
-        """Record that a layer, or the module that calls, drops entries."""
+    def _note_dropout(self, tensor: torch.Tensor, rate: float, *, attention: bool = False) -> None:
+        """Record that the module that calls drops entries."""
         if rate and self._arrays is not None:
             seen = fingerprint(tensor.detach().numpy())
-            dropout = Dropout(layer=layer or self._place(), rate=float(rate), input=seen, attention=attention)
-            self.dropouts.append(dropout)
+            self.dropouts.append(Dropout(layer=self._place(), rate=float(rate), input=seen, attention=attention))
 
     def _place(self) -> str:
         """Return the module that calls."""

@@ -62,9 +62,8 @@ def pair_row(name: str, source: PairSource) -> list[str]:
         seconds = time.monotonic() - start
     verdict = judge(comparison)
     print(f"== {name}: {seconds:.0f} s", *report_lines(comparison, verdict, page=""), sep="\n", flush=True)
-    kinds = [difference.cause.kind for difference in verdict.differences] + [cause.kind for cause in verdict.training]
-    if any(side.lone for side in comparison.sides.values()):
-        kinds.insert(0, "arrays")
+    causes = [*comparison.unmatched, *(difference.cause for difference in verdict.differences), *verdict.training]
+    kinds = [cause.kind for cause in causes]
     layers = sum(row.both for row in comparison.rows)
     memory = max(side.memory_bytes for side in comparison.sides.values()) / 1e9
     found = ", ".join(dict.fromkeys(kinds))

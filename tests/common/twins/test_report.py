@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from browser import started_browser
 
-from common.twins.causes import Between, Inside, Lead, cause_between, causes_inside
+from common.twins.causes import Lead, cause_between, causes_inside
 from common.twins.comparison import Cause, Comparison, Parting, Row, Side, Whole
 from common.twins.contract import PairSource
 from common.twins.page import write_page
@@ -14,7 +14,7 @@ from common.twins.trace import Dropout, Event, read_record, write_record
 from common.twins.training import dropout_causes
 from common.twins.verdict import judge
 
-SIDE = Side(arrays=1, matched=1, parameters=1, lone={}, multiply_adds=1, seconds=1.0, memory_bytes=10**9)
+SIDE = Side(arrays=1, matched=1, parameters=1, multiply_adds=1, seconds=1.0, memory_bytes=10**9)
 
 
 def event(name, place="layer", **numbers):
@@ -23,7 +23,7 @@ def event(name, place="layer", **numbers):
 
 def inside(torch, keras, **more):
     """Return the causes of a layer whose output differs."""
-    return causes_inside(Inside(torch=torch, keras=keras, **more))
+    return causes_inside(torch, keras, **more)
 
 
 def between(torch, keras, *, later=((), ()), sources=("", ""), **more):
@@ -32,7 +32,7 @@ def between(torch, keras, *, later=((), ()), sources=("", ""), **more):
         Lead(first=list(first), later=list(follows), source=source)
         for first, follows, source in zip((torch, keras), later, sources, strict=True)
     ]
-    return [cause_between(Between(torch=leads[0], keras=leads[1], **more))]
+    return [cause_between(*leads, **more)]
 
 
 def parting(causes, *, torch=None, keras=None, where="inside", difference=0.1, **more):
@@ -40,11 +40,12 @@ def parting(causes, *, torch=None, keras=None, where="inside", difference=0.1, *
     return Parting(**{"where": where, "mode": "inference", "difference": difference, "causes": causes} | layers | more)
 
 
-def comparison(*partings, rows=(), training=(), torch=SIDE, keras=SIDE, **more):
+def comparison(*partings, rows=(), unmatched=(), training=(), torch=SIDE, keras=SIDE, **more):
     plain = Comparison(
         sides={"torch": torch, "keras": keras},
         rows=list(rows),
         partings=list(partings),
+        unmatched=list(unmatched),
         training=list(training),
         whole=Whole(differences={"outputs in inference": (1e-15, "")}, updates=10),
     )
@@ -121,7 +122,8 @@ def test_the_cause_is_named_with_the_line_that_makes_both_equal(causes, kind, re
 
 
 OTHER_WORK = replace(SIDE, multiply_adds=2)
-LONE = replace(SIDE, lone={"a/bias": [3]})
+LONE = Cause(kind="arrays", text="only in Keras", names=["a/bias (3,)"], level="work")
+UNSUPPORTED = Cause(kind="unsupported", text="cannot be matched", names=["lstm"], level="undecided")
 MOMENTUM = Cause(kind="momentum", text="text", level="training")
 LEVELS = [
     (comparison(), "equal", 0),
@@ -133,10 +135,10 @@ LEVELS = [
     (comparison(whole=Whole(differences={"outputs in inference": (0.5, "")})), "numbers", 1),
     (comparison(parting(EPSILON)), "numbers", 1),
     (comparison(parting(EPSILON, difference=float("inf"), shapes="shapes (1,) in PyTorch, (2,) in Keras")), "work", 1),
-    (comparison(keras=LONE), "work", 1),
+    (comparison(unmatched=[LONE]), "work", 1),
     (comparison(keras=OTHER_WORK), "work", 1),
     (comparison(parting(STRIDES)), "work", 1),
-    (comparison(parting(EPSILON), unsupported={"lstm": "a recurrent layer"}), "undecided", 2),
+    (comparison(parting(EPSILON), unmatched=[UNSUPPORTED]), "undecided", 2),
 ]
 
 
@@ -150,8 +152,8 @@ def test_the_verdict_says_what_may_be_compared(compared, level, code):
 def test_the_report_has_at_most_40_lines_however_much_differs(tmp_path):
     many = [parting(causes, torch=event("linear", f"t{n}")) for n, (causes, _, _) in enumerate(CAUSES * 9)]
     training = [replace(MOMENTUM, text=f"text {n}", remedy="remedy") for n in range(20)]
-    side = replace(SIDE, lone={f"array{n}": [1] for n in range(99)})
-    all_that_differs = comparison(*many, training=training, torch=side, keras=side, tied=list(side.lone), tried=7)
+    unmatched = [*[replace(LONE, names=[f"array{n}" for n in range(99)])] * 4]
+    all_that_differs = comparison(*many, training=training, unmatched=unmatched, tried=7)
     lines = report_lines(all_that_differs, judge(all_that_differs), page="page.html")
     assert len(lines) <= MOST_LINES
     assert lines[0].startswith("DIFFERENT WORK")
@@ -191,8 +193,9 @@ def test_the_page_is_whole_by_itself_and_no_wider_than_the_screen(tmp_path, widt
     places = [f"features.{n}.block.{n}.a_long_name_of_a_layer" for n in range(30)]
     infinite = float("inf")
     rows = [Row(torch=event("conv2d", at), keras=event("Conv2D", at), before=0.1, inside=infinite) for at in places]
-    side = replace(SIDE, lone={place: [1] for place in places})
-    all_that_differs = comparison(*(parting(causes) for causes, _, _ in CAUSES), rows=rows, keras=side)
+    all_that_differs = comparison(
+        *(parting(causes) for causes, _, _ in CAUSES), rows=rows, unmatched=[replace(LONE, names=places)]
+    )
     write_page(tmp_path / "page.html", PairSource(file="file.py"), all_that_differs, judge(all_that_differs))
     address = (tmp_path / "page.html").as_uri()
     with started_browser(tmp_path) as browser:
