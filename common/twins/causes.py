@@ -102,12 +102,17 @@ def _number_cause(number: Number, torch: Event, keras: Event) -> Cause | None:
 
 
 def causes_inside(
-    torch: Event, keras: Event, *, lone_bias: str = "", pads: Sequence[tuple[int, int]] = (), same_shape: bool = True
+    torch: Event,
+    keras: Event,
+    *,
+    lone_bias: bool = False,
+    pads: Sequence[tuple[int, int]] = (),
+    same_shape: bool = True,
 ) -> list[Cause]:
     """Return the numbers in which a layer of both differs that is given the same input and arrays.
 
     Args:
-        lone_bias: the side that alone has one.
+        lone_bias: whether PyTorch alone has one.
         pads: zeros before and after the rows and columns of Keras' input; empty: none are known.
         same_shape: of both outputs.
     """
@@ -115,7 +120,7 @@ def causes_inside(
     causes = [_number_cause(number, torch, keras) for number in numbers]
     if torch.name.startswith("conv") and causes[1:] == [None, None]:
         causes.append(_padding(torch, keras, pads=pads, same_shape=same_shape))
-    if lone_bias == "PyTorch":  # one of Keras' alone is zero, and has no effect
+    if lone_bias:  # one of Keras' alone is zero, and has no effect
         remedy = f"Keras: {keras.name}(use_bias=True)"
         causes.append(Cause(kind="bias", text="only PyTorch has a bias here", remedy=remedy, level="work"))
     shape, axis = torch.numbers.get("normalized_shape", [0]), keras.numbers.get("axis")

@@ -8,9 +8,8 @@ from pathlib import Path
 
 from common.errors import UserError
 from common.twins.contract import PairSource, check_source
-from common.twins.page import write_page
 from common.twins.processes import compare
-from common.twins.report import report_lines
+from common.twins.report import report_lines, write_page
 from common.twins.verdict import judge
 from common.utils.command_line import Parser, path, whole_number, word
 from common.utils.new_file import check_new_file

@@ -15,7 +15,7 @@ import inspect
 import re
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,6 +27,7 @@ import numpy as np
 from common.errors import UserError
 from common.twins.comparison import SIDES
 
+POSSESSIVE = {"torch": "PyTorch's", "keras": "Keras'"}
 SAMPLES = 2  # of a batch: the fewest with which batch statistics vary
 _DECORATION = re.compile(r"\x1b\[\d*m|\{\{function_node.*?\}\} ?|Arguments received by.*", re.DOTALL)  # of messages
 _LONGEST_CAUSE = 300  # characters of an exception in a message
@@ -76,14 +77,42 @@ class Pair:
         ids[0, -1] = 0  # the id that pads, where one does
         return ids
 
-    def build(self, framework: str) -> Any:
+    def build(self, framework: str, kind: type, *, kind_name: str) -> Any:
         """Return a framework's model.
 
         Raises:
-            UserError: its function fails.
+            UserError: its function fails, or returns another kind.
         """
         with users_code(f"{framework}_model()", self.place):
-            return self.builders[framework]()
+            model = self.builders[framework]()
+        if not isinstance(model, kind):
+            received = f"{type(model).__name__} from {self.place}"
+            raise UserError(f"{framework}_model() returns {kind_name}. Received: {received}. Return one")
+        return model
+
+    def check_repeated(self, framework: str, *, is_equal: bool, random: Sequence[str]) -> None:
+        """Raise UserError if two passes of a batch differ, with the functions or layers that draw random numbers."""
+        if not is_equal:
+            first = f": {random[0]}" if random else ""
+            raise UserError(
+                f"{POSSESSIVE[framework]} model draws random numbers outside dropout. Received: two passes of the same "
+                f"batch that differ{first}, in {self.place}. Leave them out for the comparison"
+            )
+
+
+def check_output(output: Any, framework: str, *, tensor_kind: type) -> None:
+    """Raise UserError unless a model's output is one tensor in float64."""
+    side = f"from {POSSESSIVE[framework]} model"
+    if not isinstance(output, tensor_kind):
+        number = f" of {len(output)}" if isinstance(output, tuple | list | dict) else ""
+        raise UserError(
+            f"a model returns one tensor. Received: a {type(output).__name__}{number} {side}. "
+            "Return the tensor that is compared, such as the logits"
+        )
+    dtype: Any = getattr(output, "dtype", None)
+    name = getattr(dtype, "name", str(dtype))
+    if not name.endswith("float64"):
+        raise UserError(f"models are compared in float64. Received: {name} {side}. Leave out casts")
 
 
 def targets(shape: tuple[int, ...], number: int) -> np.ndarray:

@@ -50,9 +50,10 @@ def regularizer_causes(regularizers: list[str]) -> list[Cause]:
 def statistics_causes(statistics: Sequence[Statistic]) -> list[Cause]:
     """Return where running statistics differ, by what is kept of them and by what is added."""
     layers: dict[tuple[float, float], list[str]] = {}
-    for one in statistics:
-        if one.difference > EQUAL and abs(one.kept_by_torch - one.kept_by_keras) > 1e-9:
-            layers.setdefault((one.kept_by_torch, one.kept_by_keras), []).append(one.layer)
+    for statistic in statistics:
+        shares = statistic.kept_by_torch, statistic.kept_by_keras
+        if statistic.difference > EQUAL and abs(shares[0] - shares[1]) > 1e-9:
+            layers.setdefault(shares, []).append(statistic.layer)
     causes = []
     for (torch, keras), names in layers.items():
         text = (
@@ -60,7 +61,7 @@ def statistics_causes(statistics: Sequence[Statistic]) -> list[Cause]:
             f"at {listed(list(dict.fromkeys(names)), most=2)}"
         )
         causes.append(_difference("momentum", text, f"Keras: BatchNormalization(momentum={torch:g})"))
-    biased = dict.fromkeys(one.layer for one in statistics if one.batch_difference > _OF_BATCH)
+    biased = dict.fromkeys(statistic.layer for statistic in statistics if statistic.batch_difference > _OF_BATCH)
     if biased:
         text = (
             "running variance: Keras averages the biased variance (divided by n), PyTorch the unbiased one (n - 1), at "

@@ -92,7 +92,7 @@ def judge(comparison: Comparison) -> Verdict:
         training += _whole_causes(comparison, constants=bool(constants))
     differences = _grouped(partings)
     work = [side.multiply_adds for side in comparison.sides.values()]
-    causes = [*differences, *training, *comparison.unmatched]
+    causes: list[Difference | Cause] = [*differences, *training, *comparison.unmatched]
     levels = ["equal" if work[0] == work[1] else "work", *(cause.level for cause in causes)]
     level = max(levels, key=LEVELS.index)
     headline, compare = WORDS[level]

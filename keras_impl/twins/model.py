@@ -6,7 +6,7 @@ import keras
 import tensorflow as tf
 
 from common.errors import UserError
-from common.twins.contract import Pair, users_code
+from common.twins.contract import Pair, check_output, users_code
 from keras_impl.twins.kernels import path_of
 
 
@@ -29,12 +29,7 @@ class Built:
 
     def __init__(self, pair: Pair) -> None:
         self.pair = pair
-        self.model = pair.build("keras")
-        if not isinstance(self.model, keras.Model):
-            raise UserError(
-                f"keras_model() returns a keras.Model. Received: {type(self.model).__name__} from {pair.place}. "
-                "Return one"
-            )
+        self.model = pair.build("keras", keras.Model, kind_name="a keras.Model")
         self.rates = self._switch_off_dropout()
         for layer in self.model._flatten_layers():
             if not isinstance(layer, keras.layers.InputLayer) and layer.compute_dtype not in ("float64", None):
@@ -42,7 +37,7 @@ class Built:
                     f"models are compared in float64. Received: Keras layer {path_of(layer)} that computes in "
                     f"{layer.compute_dtype} (policy {layer.dtype_policy.name}). Leave out its dtype or the policy"
                 )
-        _check_output(self.forward(0, training=False))
+        check_output(self.forward(0, training=False), "keras", tensor_kind=tf.Tensor)
 
     def batch(self, number: int) -> Any:
         """Return samples as the model takes them: channels first if it says so."""
@@ -71,16 +66,3 @@ class Built:
                     rates[id(layer)] = Rate(rate, name == "_dropout")
                     setattr(layer, name, 0.0)
         return rates
-
-
-def _check_output(output: Any) -> None:
-    if not isinstance(output, tf.Tensor):
-        number = f" of {len(output)}" if isinstance(output, tuple | list | dict) else ""
-        raise UserError(
-            f"a model returns one tensor. Received: a {type(output).__name__}{number} from Keras' model. "
-            "Return the tensor that is compared, such as the logits"
-        )
-    if output.dtype != tf.float64:
-        raise UserError(
-            f"models are compared in float64. Received: {output.dtype.name} from Keras' model. Leave out casts"
-        )

@@ -111,7 +111,7 @@ class Runner:
 
     def _call(self, original: Callable[..., Any], layer: Any, args: Any, kwargs: Any) -> Any:
         if self._replaced:
-            args, kwargs = tf.nest.map_structure(lambda one: self._replaced.get(id(one), (one, one))[1], (args, kwargs))
+            args, kwargs = tf.nest.map_structure(self._in_its_place, (args, kwargs))
         if id(layer) in self.built.rates:
             self._note_dropout(layer, args, kwargs)
         own, compute = own_variables(layer), partial(original, *args, **kwargs)
@@ -126,6 +126,9 @@ class Runner:
         if not self.matcher.repeats and _is_of_keras(layer):
             self.rows.append(Row(torch=None, keras=described(layer)))
         return self._unmatched(layer, compute)
+
+    def _in_its_place(self, value: Any) -> Any:
+        return self._replaced[id(value)][1] if id(value) in self._replaced else value
 
     def _note_dropout(self, layer: Any, args: Any, kwargs: Any) -> None:
         rate, attention = self.built.rates[id(layer)]
@@ -196,7 +199,6 @@ class Runner:
         self.rows.append(replace(row, inside=fit.difference))
         if fit.difference <= EQUAL:
             return output
-        torch_bias = "bias" in match.event.weights
         keras_bias = getattr(layer, "bias", None) is not None or getattr(layer, "beta", None) is not None
         given = match.fit.array
         is_padded = given is not None and given.ndim > 2 and given.size > int(np.prod(match.event.shapes[0]))
@@ -204,7 +206,7 @@ class Runner:
         causes = causes_inside(
             row.torch,
             row.keras,
-            lone_bias="" if torch_bias == keras_bias else "PyTorch" if torch_bias else "Keras",
+            lone_bias="bias" in match.event.weights and not keras_bias,
             pads=pads_of(given) if is_padded and given is not None else (),
             same_shape=bool(np.isfinite(fit.difference)),
         )

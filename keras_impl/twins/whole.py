@@ -9,7 +9,6 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from common.errors import UserError
 from common.twins.adamw import AdamW
 from common.twins.arrays import layouts, nearest, relative
 from common.twins.comparison import Whole
@@ -39,7 +38,7 @@ class WholeModels:
             for source in self._sources
             if source.variable.trainable and source.array in case.trace.trainable and whole.count(source.names) <= 1
         ]
-        self._found: dict[str, tuple[float, str]] = {}
+        self._differences: dict[str, tuple[float, str]] = {}
 
     def reset(self) -> None:
         """Undo what passes in training mode change: arrays that are not trained."""
@@ -83,27 +82,27 @@ class WholeModels:
             output = np.asarray(self.built.forward(0, training=False))
         self._note("outputs in inference", nearest(self.arrays["inference/output"], output).difference)
         if self._is_far():
-            return Whole(differences=self._found)
+            return Whole(differences=self._differences)
         self.reset()
         output, loss, gradients = self._gradients(0)
         self._check_repeated(output)
         self._note("outputs in training", nearest(self.arrays["training/output"], output).difference)
         zeros = self._compare_gradients(gradients)
         if self._is_far():
-            return Whole(differences=self._found, zeros=zeros)
+            return Whole(differences=self._differences, zeros=zeros)
         self.reset()
         self._compare_updates(loss, gradients, updates=updates)
-        return Whole(differences=self._found, updates=updates, zeros=zeros)
+        return Whole(differences=self._differences, updates=updates, zeros=zeros)
 
     def _note(self, name: str, difference: float, place: str = "") -> None:
-        self._found[name] = (difference, place)
+        self._differences[name] = (difference, place)
 
     def _note_worst(self, name: str, differences: dict[str, float]) -> None:
         place = max(differences, key=lambda place: differences[place], default="")
         self._note(name, differences.get(place, 0.0), place)
 
     def _is_far(self) -> bool:
-        return any(difference > GOOD_ENOUGH for difference, _ in self._found.values())
+        return any(difference > GOOD_ENOUGH for difference, _ in self._differences.values())
 
     @contextmanager
     def _counted(self) -> Iterator[None]:
@@ -171,17 +170,11 @@ class WholeModels:
     def _check_repeated(self, output: np.ndarray) -> None:
         """Raise UserError if the same batch has other outputs in another pass."""
         self.reset()
-        if np.array_equal(output, np.asarray(self.built.forward(0, training=True))):
-            return
-        drawing = [
-            type(layer).__name__
-            for layer in self.built.model._flatten_layers()
-            if getattr(layer, "seed_generator", None) is not None and "Dropout" not in type(layer).__name__
-        ]
-        raise UserError(
-            "Keras' model draws random numbers outside dropout. Received: two passes of the same batch that differ"
-            f"{': ' + drawing[0] if drawing else ''}, in {self.built.pair.place}. Leave them out for the comparison"
-        )
+        is_equal = np.array_equal(output, np.asarray(self.built.forward(0, training=True)))
+        drawing = [layer for layer in self.built.model._flatten_layers() if getattr(layer, "seed_generator", None)]
+        names = [type(layer).__name__ for layer in drawing]
+        random = [name for name in names if "Dropout" not in name]
+        self.built.pair.check_repeated("keras", is_equal=is_equal, random=random)
 
 
 def _largest(array: np.ndarray | None) -> float:

@@ -9,7 +9,7 @@ from torch import nn
 
 from common.errors import UserError
 from common.twins.adamw import AdamW
-from common.twins.contract import Pair, targets, users_code
+from common.twins.contract import Pair, check_output, targets, users_code
 from common.twins.trace import ArrayFolder, Dropout, Event
 from torch_impl.twins.recorder import Recorder, named_arrays
 
@@ -23,11 +23,7 @@ def checked_model(pair: Pair) -> nn.Module:
     Raises:
         UserError: it is none, or cannot be used.
     """
-    model = pair.build("torch")
-    if not isinstance(model, nn.Module):
-        raise UserError(
-            f"torch_model() returns an nn.Module. Received: {type(model).__name__} from {pair.place}. Return one"
-        )
+    model: nn.Module = pair.build("torch", nn.Module, kind_name="an nn.Module")
     if any(isinstance(module, torch.jit.ScriptModule) for module in model.modules()):
         raise UserError(f"a scripted model shows no functions. Received: {type(model).__name__}. Return it unscripted")
     with users_code("torch_model()", pair.place):
@@ -70,40 +66,22 @@ def randomize(model: nn.Module) -> None:
 
 
 class Run:
-    """One model, run in both modes and trained.
-
-    Attributes:
-        events, results: mode -> calls, and number of the call that made the output.
-    """
+    """One model, run in both modes and trained."""
 
     def __init__(self, model: nn.Module, *, pair: Pair, arrays: ArrayFolder) -> None:
         self.model, self.pair, self.arrays = model, pair, arrays
-        self.events: dict[str, list[Event]] = {}
-        self.results: dict[str, int] = {}
+        self.events: dict[str, list[Event]] = {}  # mode -> calls
+        self.results: dict[str, int] = {}  # mode -> number of the call that made the output
         self.dropouts: list[Dropout] = []
         self._drop_in_inference: list[str] = []  # places
-        self._random: list[str] = []
+        self._random: list[str] = []  # functions
         for name, tensor in named_arrays(model):
             arrays[f"weights/{name}"] = tensor.detach().numpy()
 
     def _output(self, number: int, recorder: Recorder) -> torch.Tensor:
-        """Return the output of a batch.
-
-        Raises:
-            UserError: it is not one floating tensor.
-        """
         with users_code("torch_model()'s forward", self.pair.place):
             output = recorder.run(self.model, batch_of(self.pair, number))
-        if not isinstance(output, torch.Tensor):
-            count = f" of {len(output)}" if isinstance(output, tuple | list | dict) else ""
-            raise UserError(
-                f"a model returns one tensor. Received: a {type(output).__name__}{count} from PyTorch's model. Return "
-                "the tensor that is compared, such as the logits"
-            )
-        if output.dtype is not torch.float64:
-            raise UserError(
-                f"models are compared in float64. Received: {output.dtype} from PyTorch's model. Leave out casts"
-            )
+        check_output(output, "torch", tensor_kind=torch.Tensor)
         return output
 
     def forward(self, mode: str) -> None:
@@ -140,7 +118,8 @@ class Run:
         for number in range(updates):
             output = self._output(number, Recorder(self.model, arrays=None, mode="training"))
             if number == 0:
-                self._check_repeated(output)
+                is_equal = np.array_equal(self.arrays["training/output"], output.detach().numpy())
+                self.pair.check_repeated("torch", is_equal=is_equal, random=self._random)
             loss = ((output - torch.from_numpy(targets(tuple(output.shape), number))) ** 2).mean()
             if loss.requires_grad:
                 with users_code("the backward pass of torch_model()", self.pair.place):
@@ -159,12 +138,3 @@ class Run:
         for name, tensor in named_arrays(self.model):
             self.arrays[f"trained/{name}"] = tensor.detach().numpy()
         return losses
-
-    def _check_repeated(self, output: torch.Tensor) -> None:
-        """Raise UserError if the same batch had other outputs in the pass before."""
-        if not np.array_equal(self.arrays["training/output"], output.detach().numpy()):
-            random = f": {self._random[0]}" if self._random else ""
-            raise UserError(
-                "PyTorch's model draws random numbers outside dropout. Received: two passes of the same batch that "
-                f"differ{random}, in {self.pair.place}. Leave them out for the comparison"
-            )

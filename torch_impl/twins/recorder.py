@@ -189,13 +189,13 @@ class Recorder(TorchFunctionMode):
             )
         bare = dict.fromkeys(array for tensor in tensors if (array := self._name_of(tensor, parts=True)))
         weights = {f"bare{number}": array for number, array in enumerate(bare)}
-        others = [one for one in tensors if one.is_floating_point() and not self._name_of(one, parts=True)]
+        values = [tensor for tensor in tensors if tensor.is_floating_point() and not self._name_of(tensor, parts=True)]
         return Event(
             name=name,
             place=_layer(weights) or self._place(),
             weights=weights,
             numbers=_attention(args, kwargs) if name == ATTENTION else _literals(args[1:], kwargs),
-            inputs=[fingerprint(tensor.detach().numpy()) for tensor in others] if weights else [],
+            inputs=[fingerprint(tensor.detach().numpy()) for tensor in values] if weights else [],
         )
 
     def _weights(self, name: str, named: dict[str, Any]) -> tuple[dict[str, str], bool]:

@@ -8,8 +8,7 @@ from browser import started_browser
 from common.twins.causes import Lead, cause_between, causes_inside
 from common.twins.comparison import Cause, Comparison, Parting, Row, Side, Whole
 from common.twins.contract import PairSource
-from common.twins.page import write_page
-from common.twins.report import MOST_LINES, report_lines
+from common.twins.report import MOST_LINES, report_lines, write_page
 from common.twins.trace import Dropout, Event, read_record, write_record
 from common.twins.training import dropout_causes
 from common.twins.verdict import judge
@@ -83,7 +82,7 @@ CAUSES = [
         "groups",
         "Keras: GroupNormalization(groups=4)",
     ),
-    (inside(event("linear"), event("Dense"), lone_bias="PyTorch"), "bias", "Keras: Dense(use_bias=True)"),
+    (inside(event("linear"), event("Dense"), lone_bias=True), "bias", "Keras: Dense(use_bias=True)"),
     (UNKNOWN, "unknown", ""),
     (between([event("relu6")], [event("ReLU")]), "activation", "Keras: keras.layers.ReLU(max_value=6.0)"),
     (
