@@ -1,6 +1,6 @@
 """A Keras model in float64, without dropout."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -10,18 +10,8 @@ from common.twins.contract import Pair, check_output, users_code
 from keras_impl.twins.kernels import path_of
 
 
-class Rate(NamedTuple):
-    """What a layer drops, and whether it is that of attention."""
-
-    rate: float
-    attention: bool
-
-
 class Built:
     """A Keras model in float64, dropout switched off.
-
-    Attributes:
-        rates: id of a layer -> what it would drop.
 
     Raises:
         UserError: it is none, or cannot be used.
@@ -30,7 +20,7 @@ class Built:
     def __init__(self, pair: Pair) -> None:
         self.pair = pair
         self.model = pair.build("keras", keras.Model, kind_name="a keras.Model")
-        self.rates = self._switch_off_dropout()
+        self.rates = self._switch_off_dropout()  # id of a layer -> what it would drop
         for layer in self.model._flatten_layers():
             if not isinstance(layer, keras.layers.InputLayer) and layer.compute_dtype not in ("float64", None):
                 raise UserError(
@@ -53,8 +43,8 @@ class Built:
         with users_code("keras_model()'s call", self.pair.place):
             return self.model(self.batch(number), training=training)
 
-    def _switch_off_dropout(self) -> dict[int, Rate]:
-        rates, inner = dict[int, Rate](), set[int]()
+    def _switch_off_dropout(self) -> dict[int, float]:
+        rates, inner = dict[int, float](), set[int]()
         for layer in self.model._flatten_layers():
             if id(layer) in inner:
                 continue
@@ -63,6 +53,6 @@ class Built:
                 rate = getattr(layer, name, None)
                 drops = name not in ("rate", "drop_prob") or "drop" in type(layer).__name__.lower()
                 if isinstance(rate, float) and drops and rate > 0:
-                    rates[id(layer)] = Rate(rate, name == "_dropout")
+                    rates[id(layer)] = rate
                     setattr(layer, name, 0.0)
         return rates

@@ -131,7 +131,7 @@ class Runner:
         return self._replaced[id(value)][1] if id(value) in self._replaced else value
 
     def _note_dropout(self, layer: Any, args: Any, kwargs: Any) -> None:
-        rate, attention = self.built.rates[id(layer)]
+        rate, attention = self.built.rates[id(layer)], hasattr(layer, "_dropout")
         value = args[0] if args else next(iter(kwargs.values()))
         # Layers that drop only in training are called with what the model is called with.
         always = kwargs.get("training") is True and self.matcher.mode == "inference"
