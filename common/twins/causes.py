@@ -54,6 +54,7 @@ IN_KERAS = {
     "avg_pool2d": "{pads}keras.layers.AveragePooling2D({size}, strides={stride})",
 }
 UNEXPLAINED = "unknown"
+Pads = tuple[int, int]  # before and after
 
 
 class Number(NamedTuple):
@@ -102,12 +103,7 @@ def _number_cause(number: Number, torch: Event, keras: Event) -> Cause | None:
 
 
 def causes_inside(
-    torch: Event,
-    keras: Event,
-    *,
-    lone_bias: bool = False,
-    pads: Sequence[tuple[int, int]] = (),
-    same_shape: bool = True,
+    torch: Event, keras: Event, *, lone_bias: bool = False, pads: Sequence[Pads] = (), same_shape: bool = True
 ) -> list[Cause]:
     """Return the numbers in which a layer of both differs that is given the same input and arrays.
 
@@ -131,7 +127,7 @@ def causes_inside(
     return [cause for cause in causes if cause] or [unknown]
 
 
-def _padding(torch: Event, keras: Event, *, pads: Sequence[tuple[int, int]], same_shape: bool) -> Cause | None:
+def _padding(torch: Event, keras: Event, *, pads: Sequence[Pads], same_shape: bool) -> Cause | None:
     """Return the padding that differs: "same" in Keras pads more after than before where a stride does not divide."""
     name, other, padding = keras.name, keras.numbers.get("padding"), torch.numbers.get("padding", 0)
     if padding == other:

@@ -66,17 +66,13 @@ class Recorder(TorchFunctionMode):
     Args:
         arrays: takes inputs and outputs of the calls that are given arrays; None: nothing is recorded.
         mode: "inference" or "training".
-
-    Attributes:
-        events: the model's input, and the calls.
-        random: functions that draw random numbers.
     """
 
     def __init__(self, model: nn.Module, *, arrays: ArrayFolder | None, mode: str) -> None:
         super().__init__()
-        self.events: list[Event] = []
+        self.events: list[Event] = []  # the model's input, and the calls
         self.dropouts: list[Dropout] = []
-        self.random: list[str] = []
+        self.random: list[str] = []  # functions that draw random numbers
         self._arrays, self._mode = arrays, mode
         self._names = {id(tensor): name for name, tensor in named_arrays(model)}
         self._storages = {_address(tensor): (name, tensor) for name, tensor in model.named_parameters()}
@@ -100,7 +96,7 @@ class Recorder(TorchFunctionMode):
     def _enter(self, name: str, module: nn.Module, arguments: Any) -> None:
         self._modules.append(name)
         if type(module).__name__ in BRANCH_DROPS and module.training:
-            self._note_dropout(arguments[0], getattr(module, "p", None) or getattr(module, "drop_prob", 0.0) or 0.0)
+            self._note_dropout(arguments[0], getattr(module, "p", 0.0) or getattr(module, "drop_prob", 0.0))
             module.training = False
 
     def _leave(self, module: nn.Module, arguments: Any, output: Any) -> None:
