@@ -6,6 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 EQUAL = 1e-10  # of one layer, in float64, given the same input
+_PRINTS_EQUAL = 1e-9  # of fingerprints
 CONSTANTS = 3e-7  # of one layer with a Python constant, which TensorFlow keeps in float32
 _ENTRIES_AT_ONCE = 1 << 22  # so that a large array needs no large temporary ones
 
@@ -48,18 +49,14 @@ def fingerprint(array: np.ndarray) -> list[float]:
 
 
 def alike(
-    prints: Sequence[Sequence[float]] | np.ndarray,
-    wanted: Sequence[float],
-    *,
-    tolerance: float = 1e-9,
-    padded: bool = False,
+    prints: Sequence[Sequence[float]] | np.ndarray, wanted: Sequence[float], *, padded: bool = False
 ) -> np.ndarray:
     """Return which of the fingerprints (n, 6) are those of the same numbers; `padded`: zeros may be added to them."""
     size, _, magnitude, squares, largest, smallest = wanted
     top = max(abs(largest), abs(smallest))
     scale = np.array([1, magnitude, magnitude, squares, top, top]) + 1e-300
     rows = np.asarray(prints).reshape(-1, 6)
-    within = np.abs(rows - wanted) <= tolerance * scale
+    within = np.abs(rows - wanted) <= _PRINTS_EQUAL * scale
     if padded:
         within[:, 0] = rows[:, 0] <= size
     return np.asarray(within.all(axis=1))

@@ -112,6 +112,5 @@ class TorchTrace:
     trainable: list[str]  # names of those that are trained
     dropouts: list[Dropout]
     losses: list[float]  # of the updates
-    multiply_adds: int  # of a batch, forward
     seconds: float  # of the process
     memory_bytes: int

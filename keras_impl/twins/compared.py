@@ -9,7 +9,7 @@ from common.measurement.interference import peak_memory_bytes
 from common.twins.arrays import CONSTANTS
 from common.twins.comparison import SIDES, Cause, Comparison, Parting, Row, Side
 from common.twins.contract import SAMPLES, users_code
-from common.twins.processes import Task, process_seconds, updates_for
+from common.twins.processes import Task, process_seconds
 from common.twins.trace import base_name
 from common.twins.training import dropout_causes, frozen_causes, regularizer_causes, statistics_causes
 from keras_impl.twins.kernels import is_seed, own_variables, path_of
@@ -35,9 +35,9 @@ def compare(built: Built, task: Task) -> Comparison:
         matched = search.best()
         binding = matched.matcher.binding
         models = WholeModels(case, binding)
-        partings, training = _partings(case, matched)
+        partings, training = _partings(matched, models)
         statistics = models.statistics()
-    whole = models.compare(updates=updates_for(trace.multiply_adds))
+    whole = models.compare()
     in_inference = [dropout for dropout in matched.dropouts if dropout.always]
     return Comparison(
         sides={"torch": _torch_side(case, matched.matcher), "keras": _keras_side(case, binding, models.multiply_adds)},
@@ -56,39 +56,32 @@ def compare(built: Built, task: Task) -> Comparison:
     )
 
 
-def _partings(case: Case, matched: Runner) -> tuple[list[Parting], Runner]:
+def _partings(matched: Runner, models: WholeModels) -> tuple[list[Parting], Runner]:
     """Return where the two part, in inference and beyond that in training, and a run in training.
 
     Running statistics are those after a batch of training.
     """
-    binding, partings, runner = matched.matcher.binding, list[Parting](), matched
+    partings, runner = list[Parting](), matched
     for mode in ("inference", "training"):
-        if mode == "training":
-            runner = _repeated(case, binding, mode, explain=False)
-        if any(parting.where != "inside" and not _is_small(parting) for parting in _new(runner, partings)):
-            for source in binding.sources.values():
-                source.load(case.arrays)
-            runner = _repeated(case, binding, mode, explain=True)
-        partings += _new(runner, partings)
+        for explain in (False, True):
+            if mode == "training" or explain:
+                models.reset()
+                matcher = Matcher(models.case, mode=mode, binding=matched.matcher.binding)
+                runner = Runner(matcher, explain=explain)
+                runner.run()
+            new = _new(runner.partings, partings)
+            # A difference that may be that of a constant in float32 needs no explanation, nor does one inside a layer.
+            if explain or all(parting.where == "inside" or parting.difference <= CONSTANTS for parting in new):
+                partings += new
+                break
     return partings, runner
 
 
-def _new(runner: Runner, partings: list[Parting]) -> list[Parting]:
-    """Return the partings of a run that are not known; in training, none that may be that of a constant."""
-    places = {parting.place for parting in partings}
-    new = [parting for parting in runner.partings if parting.place not in places]
-    return [parting for parting in new if parting.mode == "inference" or not _is_small(parting)]
-
-
-def _is_small(parting: Parting) -> bool:
-    """Return whether a difference may be that of a constant in float32, which needs no explanation."""
-    return parting.difference <= CONSTANTS
-
-
-def _repeated(case: Case, binding: Binding, mode: str, *, explain: bool) -> Runner:
-    runner = Runner(Matcher(case, mode=mode, binding=binding), explain=explain)
-    runner.run()
-    return runner
+def _new(partings: list[Parting], known: list[Parting]) -> list[Parting]:
+    """Return the partings at other places; in training, none that may be that of a constant."""
+    places = {parting.place for parting in known}
+    new = [parting for parting in partings if parting.place not in places]
+    return [parting for parting in new if parting.mode == "inference" or parting.difference > CONSTANTS]
 
 
 def _torch_side(case: Case, matcher: Matcher) -> Side:

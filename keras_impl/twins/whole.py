@@ -75,7 +75,7 @@ class WholeModels:
             statistics.append(statistic)
         return statistics
 
-    def compare(self, *, updates: int) -> Whole:
+    def compare(self) -> Whole:
         """Return how far the whole models are apart; of models with other outputs, gradients are not compared."""
         self.reset()
         with self._counted():
@@ -91,8 +91,8 @@ class WholeModels:
         if self._is_far():
             return Whole(differences=self._differences, zeros=zeros)
         self.reset()
-        self._compare_updates(loss, gradients, updates=updates)
-        return Whole(differences=self._differences, updates=updates, zeros=zeros)
+        self._compare_updates(loss, gradients)
+        return Whole(differences=self._differences, updates=len(self.case.trace.losses), zeros=zeros)
 
     def _note(self, name: str, difference: float, place: str = "") -> None:
         self._differences[name] = (difference, place)
@@ -148,7 +148,9 @@ class WholeModels:
         self._note_worst("gradients", differences)
         return zeros
 
-    def _compare_updates(self, loss: float, gradients: list[Any], *, updates: int) -> None:
+    def _compare_updates(self, loss: float, gradients: list[Any]) -> None:
+        """Make as many updates as PyTorch's process."""
+        updates = len(self.case.trace.losses)
         optimizer, losses = AdamW(updates=updates), [loss]
         for number in range(updates):
             if number:

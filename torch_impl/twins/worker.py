@@ -45,7 +45,6 @@ def work(task: Task) -> None:
         trainable=[name for name, parameter in model.named_parameters() if parameter.requires_grad],
         dropouts=run.dropouts,
         losses=losses,
-        multiply_adds=multiply_adds,
         seconds=process_seconds(),
         memory_bytes=peak_memory_bytes(),
     )
