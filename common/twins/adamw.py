@@ -3,7 +3,7 @@
 import numpy as np
 
 RATE, DECAY, BETA1, BETA2, EPSILON = 1e-3, 0.05, 0.9, 0.999, 1e-8  # PyTorch's betas and epsilon
-_CHUNK = 1 << 20  # entries updated at once, so that a large array needs no large temporary ones
+_CHUNK = 1 << 15  # entries updated at once, so that they stay in the cache
 
 
 class AdamW:

@@ -7,6 +7,7 @@ from typing import Any
 
 import keras
 import numpy as np
+import tensorflow as tf
 from keras import layers
 
 from common.twins.arrays import channels_last_order
@@ -88,7 +89,9 @@ class Source:
 
     def load(self, arrays: ArrayFolder) -> None:
         """Put PyTorch's numbers, as they were before training, into the variable."""
-        self.variable.assign(self.read(arrays, "weights"))
+        array = self.read(arrays, "weights")
+        is_turned = array.ndim == 2 and array.flags.f_contiguous  # which NumPy would copy slowly
+        self.variable.assign(tf.transpose(array.T) if is_turned else array)
 
     def read(self, arrays: ArrayFolder, kind: str) -> Any:
         """Return PyTorch's array of a kind (weights, gradients, ...) as the variable has it; None: it does not fit."""
@@ -105,10 +108,9 @@ class Source:
             if self.flat and array.size == math.prod(self.flat):
                 array = array[channels_last_order(self.flat)]
             return array.reshape(shape) if array.size == math.prod(shape) else None
-        kernel = _kernel(self.layer, array, shape)
-        if kernel is not None and self.flat and isinstance(self.layer, layers.Dense):
-            kernel = kernel[channels_last_order(self.flat)]
-        return kernel
+        if self.flat and isinstance(self.layer, layers.Dense) and array.ndim == 2:
+            array = array[:, channels_last_order(self.flat)]
+        return _kernel(self.layer, array, shape)
 
 
 def _kernel(layer: Any, weight: np.ndarray, shape: tuple[int, ...]) -> np.ndarray | None:

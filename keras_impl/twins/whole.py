@@ -14,7 +14,7 @@ from common.twins.arrays import layouts, nearest, relative
 from common.twins.comparison import Whole
 from common.twins.contract import targets
 from common.twins.training import Statistic
-from keras_impl.twins.kernels import Source, multiply_adds, path_of
+from keras_impl.twins.kernels import multiply_adds, path_of
 from keras_impl.twins.matcher import Binding, Case
 
 GOOD_ENOUGH = 1e-3  # outputs further apart than this: gradients say nothing more
@@ -97,9 +97,8 @@ class WholeModels:
     def _note(self, name: str, difference: float, place: str = "") -> None:
         self._differences[name] = (difference, place)
 
-    def _note_worst(self, name: str, differences: dict[str, float]) -> None:
-        place = max(differences, key=lambda place: differences[place], default="")
-        self._note(name, differences.get(place, 0.0), place)
+    def _note_worst(self, name: str, differences: list[tuple[float, str]]) -> None:
+        self._differences[name] = max(differences, default=(0.0, ""))
 
     def _is_far(self) -> bool:
         return any(difference > GOOD_ENOUGH for difference, _ in self._differences.values())
@@ -129,43 +128,38 @@ class WholeModels:
         dense = [None if gradient is None else np.asarray(tf.convert_to_tensor(gradient)) for gradient in gradients]
         return np.asarray(output), float(loss), dense
 
-    def _torch_gradient(self, source: Source) -> np.ndarray | None:
-        """Return PyTorch's gradient as Keras has it; None: none reaches the array."""
-        return source.read(self.arrays, "gradients") if f"gradients/{source.array}" in self.arrays else None
-
-    def _compare_gradients(self, gradients: list[Any]) -> int:
+    def _compare_gradients(self, gradients: list[np.ndarray | None]) -> int:
         """Compare gradients; return how many are zero but for rounding."""
-        tops = [_largest(self._torch_gradient(source)) for source in self._trained]
-        differences, zeros = dict[str, float](), 0
-        for source, gradient, top in zip(self._trained, gradients, tops, strict=True):
-            reference = self._torch_gradient(source)
-            if max(_largest(gradient), top) <= 1e-12 * max(tops):
-                zeros += 1
-            elif gradient is None or reference is None:
-                differences[source.names[0]] = np.inf
-            else:
-                differences[source.names[0]] = relative(gradient, reference)
-        self._note_worst("gradients", differences)
-        return zeros
+        differences, tops, highest = list[tuple[float, str]](), list[float](), 0.0
+        for source, gradient in zip(self._trained, gradients, strict=True):
+            is_known = f"gradients/{source.array}" in self.arrays
+            reference = source.read(self.arrays, "gradients") if is_known else None
+            difference = np.inf if gradient is None or reference is None else relative(gradient, reference)
+            differences.append((difference, source.names[0]))
+            tops.append(max(_largest(gradient), _largest(reference)))
+            highest = max(highest, _largest(reference))
+        is_zero = [top <= 1e-12 * highest for top in tops]
+        self._note_worst("gradients", [pair for pair, zero in zip(differences, is_zero, strict=True) if not zero])
+        return sum(is_zero)
 
-    def _compare_updates(self, loss: float, gradients: list[Any]) -> None:
-        """Make as many updates as PyTorch's process."""
-        updates = len(self.case.trace.losses)
-        optimizer, losses = AdamW(updates=updates), [loss]
-        for number in range(updates):
-            if number:
-                _, loss, gradients = self._gradients(number)
+    def _compare_updates(self, loss: float, gradients: list[np.ndarray | None]) -> None:
+        """Make as many updates as PyTorch's process; large arrays are freed as soon as they are compared."""
+        updates, losses, after = len(self.case.trace.losses), [loss], list[tuple[float, str]]()
+        optimizer = AdamW(updates=updates)
+        for number in range(1, updates + 1):
+            if number > 1:
+                _, loss, gradients = self._gradients(number - 1)
                 losses.append(loss)
-            for source, gradient in zip(self._trained, gradients, strict=True):
+            for place, source in enumerate(self._trained):
+                gradient, gradients[place] = gradients[place], None
+                weights = np.array(source.variable, order="C")
                 if gradient is not None:
-                    weights = np.array(source.variable, order="C")
                     name = f"{source.names} {source.part}"
-                    optimizer.update(name, weights, np.ascontiguousarray(gradient), number=number + 1)
+                    optimizer.update(name, weights, np.ascontiguousarray(gradient), number=number)
+                if number < updates:
                     source.variable.assign(weights)
-        after = {
-            source.names[0]: relative(np.asarray(source.variable), source.read(self.arrays, "trained"))
-            for source in self._trained
-        }
+                else:
+                    after.append((relative(weights, source.read(self.arrays, "trained")), source.names[0]))
         self._note("losses of the updates", relative(np.array(losses), np.array(self.case.trace.losses)))
         self._note_worst("arrays after the updates", after)
 
