@@ -1,78 +1,91 @@
 """What differs in training alone: dropout, running statistics, what is trained, what adds to the loss."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import zip_longest
+from typing import NamedTuple
 
 import numpy as np
 
-from common.twins.arrays import EQUAL, alike
+from common.twins.arrays import alike
 from common.twins.comparison import Cause, listed
 from common.twins.trace import Dropout
 
-_OF_BATCH = 1e-6  # by how much a batch's statistics may differ: they are worked out of the running ones
 MOST_RATES = 3  # shown, of dropout
 
 
-@dataclass(frozen=True, kw_only=True)
-class Statistic:
-    """A running statistic of both sides, after one batch for which each layer was given the same input."""
+class Words(NamedTuple):
+    """What is said of a difference with {places} and the numbers of both sides, and the line that makes both equal."""
 
-    layer: str  # of Keras
-    kept_by_torch: float  # share of the old value
-    kept_by_keras: float
-    difference: float  # relative
-    batch_difference: float  # of that of the batch alone
+    kind: str
+    text: str
+    remedy: str
 
 
-def _difference(kind: str, text: str, remedy: str) -> Cause:
-    return Cause(kind=kind, text=text, remedy=remedy, level="training")
+RATES = "dropout: {torch:g} in PyTorch, {keras:g} in Keras, at {places}"
+DROPOUT = Words("dropout", RATES, "Keras: Dropout({torch:g})")
+DROPOUT_IN_KERAS = Words("dropout", RATES, "Keras: leave it out")
+ALWAYS = {
+    "PyTorch": Words(
+        "dropout",
+        "dropout: PyTorch drops in inference, too, at {places}",
+        "PyTorch: F.dropout(x, training=self.training)",
+    ),
+    "Keras": Words(
+        "dropout", "dropout: Keras drops in inference, too, at {places}", "Keras: Dropout without training=True"
+    ),
+}
+MOMENTUM = Words(
+    "momentum",
+    "running statistics: PyTorch keeps {torch:g} of the old value (momentum={rest:g}), Keras {keras:g}, at {places}",
+    "Keras: BatchNormalization(momentum={torch:g})",
+)
+VARIANCE = Words(
+    "variance",
+    "running variance: Keras averages the biased variance (divided by n), PyTorch the unbiased one (n - 1), "
+    "at {places}",
+    "Keras: keras_impl.batch_norm.BatchNormalization",
+)
+FROZEN = {
+    "PyTorch": Words("frozen", "PyTorch does not train {places}", "PyTorch: parameter.requires_grad_(True)"),
+    "Keras": Words("frozen", "Keras does not train {places}", "Keras: layer.trainable = True"),
+}
+REGULARIZER = Words(
+    "regularizer",
+    "Keras has {places}; PyTorch's models have nothing like it",
+    "Keras: leave it out, and use weight_decay of both optimizers",
+)
 
 
-def frozen_causes(frozen: Mapping[str, list[str]]) -> list[Cause]:
-    """Return which side (PyTorch, Keras) does not train arrays that the other trains."""
-    remedies = {"PyTorch": "PyTorch: parameter.requires_grad_(True)", "Keras": "Keras: layer.trainable = True"}
-    return [
-        _difference("frozen", f"{side} does not train {listed(names, most=2)}", remedies[side])
-        for side, names in frozen.items()
-        if names
-    ]
+class Note(NamedTuple):
+    """A place that differs, with the numbers of both sides where it has some."""
+
+    words: Words
+    place: str
+    torch: float = 0.0
+    keras: float = 0.0
 
 
-def regularizer_causes(regularizers: list[str]) -> list[Cause]:
-    """Return that Keras' layers have regularizers or constraints."""
-    if not regularizers:
-        return []
-    text = f"Keras has {listed(regularizers, most=2)}; PyTorch's models have nothing like it"
-    return [_difference("regularizer", text, "Keras: leave it out, and use weight_decay of both optimizers")]
-
-
-def statistics_causes(statistics: Sequence[Statistic]) -> list[Cause]:
-    """Return where running statistics differ, by what is kept of them and by what is added."""
-    layers: dict[tuple[float, float], list[str]] = {}
-    for statistic in statistics:
-        shares = statistic.kept_by_torch, statistic.kept_by_keras
-        if statistic.difference > EQUAL and abs(shares[0] - shares[1]) > 1e-9:
-            layers.setdefault(shares, []).append(statistic.layer)
+def training_causes(notes: Iterable[Note]) -> list[Cause]:
+    """Return what differs, each cause once."""
+    groups: dict[Note, list[str]] = {}
+    for note in notes:
+        groups.setdefault(note._replace(place=""), []).append(note.place)
+    rates = [note for note in groups if note.words in (DROPOUT, DROPOUT_IN_KERAS)]
+    for note in rates[MOST_RATES:]:
+        del groups[note]
     causes = []
-    for (torch, keras), names in layers.items():
-        text = (
-            f"running statistics: PyTorch keeps {torch:g} of the old value (momentum={1 - torch:g}), Keras {keras:g}, "
-            f"at {listed(list(dict.fromkeys(names)), most=2)}"
-        )
-        causes.append(_difference("momentum", text, f"Keras: BatchNormalization(momentum={torch:g})"))
-    biased = dict.fromkeys(statistic.layer for statistic in statistics if statistic.batch_difference > _OF_BATCH)
-    if biased:
-        text = (
-            "running variance: Keras averages the biased variance (divided by n), PyTorch the unbiased one (n - 1), at "
-            f"{listed(list(biased), most=2)}"
-        )
-        causes.append(_difference("variance", text, "Keras: keras_impl.batch_norm.BatchNormalization"))
+    for note, places in groups.items():
+        words, _, torch, keras = note
+        shown = listed(list(dict.fromkeys(places)), most=2)
+        text = words.text.format(torch=torch, keras=keras, rest=1 - torch, places=shown)
+        if len(rates) > MOST_RATES and note == rates[MOST_RATES - 1]:
+            text += f"; and {len(rates) - MOST_RATES} more rates"
+        causes.append(Cause(kind=words.kind, text=text, remedy=words.remedy.format(torch=torch), level="training"))
     return causes
 
 
-def dropout_causes(torch: Sequence[Dropout], keras: Sequence[Dropout]) -> list[Cause]:
-    """Return where rates differ: places are the same if the same numbers come in; the others are compared in order."""
+def dropout_notes(torch: Sequence[Dropout], keras: Sequence[Dropout]) -> Iterator[Note]:
+    """Yield where rates differ: places are the same if the same numbers come in; the others are compared in order."""
     left, lone = [dropout for dropout in keras if not dropout.always], list[Dropout]()
     pairs: list[tuple[Dropout | None, Dropout | None]] = []
     for dropout in torch:
@@ -84,29 +97,11 @@ def dropout_causes(torch: Sequence[Dropout], keras: Sequence[Dropout]) -> list[C
     for attention in (True, False):
         sides = [[dropout for dropout in side if dropout.attention == attention] for side in (lone, left)]
         pairs += zip_longest(sides[0], sides[1])
-    places: dict[tuple[float, float], list[str]] = {}
     for here, there in pairs:
-        rates = here.rate if here else 0.0, there.rate if there else 0.0
-        layer = here or there
-        if rates[0] != rates[1] and layer:
-            places.setdefault(rates, []).append(layer.layer)
-    causes = list[Cause]()
-    for (torch_rate, keras_rate), layers in list(places.items())[:MOST_RATES]:
-        text = f"dropout: {torch_rate:g} in PyTorch, {keras_rate:g} in Keras, at {listed(layers, most=2)}"
-        if len(places) > MOST_RATES == len(causes) + 1:
-            text += f"; and {len(places) - MOST_RATES} more rates"
-        remedy = f"Keras: Dropout({torch_rate:g})" if torch_rate else "Keras: leave it out"
-        causes.append(_difference("dropout", text, remedy))
-    return causes + _inference_dropout(torch, keras)
-
-
-def _inference_dropout(torch: Sequence[Dropout], keras: Sequence[Dropout]) -> list[Cause]:
-    """Return that one side alone drops in inference, too."""
-    always = [[dropout.layer for dropout in side if dropout.always] for side in (torch, keras)]
-    if bool(always[0]) == bool(always[1]):
-        return []
-    side, remedy = "PyTorch", "F.dropout(x, training=self.training)"
-    if always[1]:
-        side, remedy = "Keras", "Dropout without training=True"
-    text = f"dropout: {side} drops in inference, too, at {listed(always[0] or always[1], most=2)}"
-    return [_difference("dropout", text, f"{side}: {remedy}")]
+        layer, rates = here or there, (here.rate if here else 0.0, there.rate if there else 0.0)
+        if layer and rates[0] != rates[1]:
+            yield Note(DROPOUT if here else DROPOUT_IN_KERAS, layer.layer, *rates)
+    both = {"PyTorch": torch, "Keras": keras}
+    always = {side: [dropout for dropout in places if dropout.always] for side, places in both.items()}
+    if not all(always.values()):
+        yield from (Note(ALWAYS[side], dropout.layer) for side, places in always.items() for dropout in places)

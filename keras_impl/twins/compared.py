@@ -7,11 +7,11 @@ import keras
 
 from common.measurement.interference import peak_memory_bytes
 from common.twins.arrays import CONSTANTS
-from common.twins.comparison import SIDES, Cause, Comparison, Parting, Row, Side
+from common.twins.comparison import Cause, Comparison, Parting, Row, Side
 from common.twins.contract import SAMPLES, users_code
 from common.twins.processes import Task, process_seconds
 from common.twins.trace import base_name
-from common.twins.training import dropout_causes, frozen_causes, regularizer_causes, statistics_causes
+from common.twins.training import FROZEN, REGULARIZER, Note, dropout_notes, training_causes
 from keras_impl.twins.kernels import is_seed, own_variables, path_of
 from keras_impl.twins.matcher import Binding, Case, Matcher
 from keras_impl.twins.model import Built
@@ -36,20 +36,21 @@ def compare(built: Built, task: Task) -> Comparison:
         binding = matched.matcher.binding
         models = WholeModels(case, binding)
         partings, training = _partings(matched, models)
-        statistics = models.statistics()
+        statistics = list(models.statistics())
     whole = models.compare()
-    in_inference = [dropout for dropout in matched.dropouts if dropout.always]
+    dropouts = [*training.dropouts, *(dropout for dropout in matched.dropouts if dropout.always)]
+    notes = [
+        *dropout_notes(trace.dropouts, dropouts),
+        *statistics,
+        *_frozen(case, binding),
+        *_regularizers(built.model),
+    ]
     return Comparison(
         sides={"torch": _torch_side(case, matched.matcher), "keras": _keras_side(case, binding, models.multiply_adds)},
         rows=[*matched.rows, *_lone_rows(case, binding)],
         partings=partings,
         unmatched=_unmatched(case, binding, stopped_after=matched.stopped_after),
-        training=[
-            *dropout_causes(trace.dropouts, [*training.dropouts, *in_inference]),
-            *statistics_causes(statistics),
-            *frozen_causes(_frozen(case, binding)),
-            *regularizer_causes(_regularizers(built.model)),
-        ],
+        training=training_causes(notes),
         whole=whole,
         guessed=binding.guessed,
         tried=search.tried,
@@ -171,16 +172,15 @@ def _tied(binding: Binding) -> list[str]:
     return [f"{names[0]}: {' and '.join(several)}" for (names, _), several in paths.items() if len(several) > 1]
 
 
-def _frozen(case: Case, binding: Binding) -> dict[str, list[str]]:
-    """Return the side that alone does not train an array -> its names."""
-    frozen: dict[str, list[str]] = {name: [] for name in SIDES.values()}
+def _frozen(case: Case, binding: Binding) -> list[Note]:
+    """Return arrays that one side alone does not train."""
+    notes = []
     for source in binding.sources.values():
-        if "running_" in source.array or source.variable.name.startswith("moving_"):
-            continue
         in_torch, in_keras = source.array in case.trace.trainable, bool(source.variable.trainable)
-        if in_torch != in_keras:
-            frozen[SIDES["keras" if in_torch else "torch"]].append(source.array)
-    return frozen
+        is_statistic = "running_" in source.array or source.variable.name.startswith("moving_")
+        if in_torch != in_keras and not is_statistic:
+            notes.append(Note(FROZEN["Keras" if in_torch else "PyTorch"], source.array))
+    return notes
 
 
 def _unsupported(case: Case, binding: Binding) -> list[str]:
@@ -196,15 +196,14 @@ def _unsupported(case: Case, binding: Binding) -> list[str]:
     return [f"{name} ({kind})" for name, kind in kinds.items()]
 
 
-def _regularizers(model: Any) -> list[str]:
+def _regularizers(model: Any) -> list[Note]:
     """Return layers that add to the loss or hold their arrays within bounds, with what they do."""
-    kinds = keras.regularizers.Regularizer | keras.constraints.Constraint
-    regularizers = []
+    kinds, notes = keras.regularizers.Regularizer | keras.constraints.Constraint, []
     for layer in model._flatten_layers():
         for name, value in vars(layer).items():
             if isinstance(value, kinds):
                 config = value.get_config().items()
                 numbers = (f"{key}={n:g}" if isinstance(n, float) else f"{key}={n}" for key, n in config)
                 words = f"{name.lstrip('_')}={type(value).__name__}({', '.join(numbers)})"
-                regularizers.append(f"{words} of {path_of(layer)}")
-    return regularizers
+                notes.append(Note(REGULARIZER, f"{words} of {path_of(layer)}"))
+    return notes

@@ -10,13 +10,14 @@ import numpy as np
 import tensorflow as tf
 
 from common.twins.adamw import AdamW
-from common.twins.arrays import layouts, nearest, relative
+from common.twins.arrays import EQUAL, layouts, nearest, relative
 from common.twins.comparison import Whole
 from common.twins.contract import targets
-from common.twins.training import Statistic
+from common.twins.training import MOMENTUM, VARIANCE, Note
 from keras_impl.twins.kernels import multiply_adds, path_of
 from keras_impl.twins.matcher import Binding, Case
 
+OF_BATCH = 1e-6  # by how much a batch's statistics may differ: they are worked out of the running ones
 GOOD_ENOUGH = 1e-3  # outputs further apart than this: gradients say nothing more
 
 
@@ -46,17 +47,16 @@ class WholeModels:
             if not source.variable.trainable:
                 source.load(self.arrays)
 
-    def statistics(self) -> list[Statistic]:
-        """Return running statistics after a batch, for which each layer was given PyTorch's input."""
+    def statistics(self) -> Iterator[Note]:
+        """Yield running statistics that differ after a batch, for which each layer was given PyTorch's input."""
         kept = {
             event.weights[role]: 1 - float(event.numbers.get("momentum", 0.1))
             for event in self.case.trace.events["training"]
             for role in ("running_mean", "running_var")
             if role in event.weights
         }
-        statistics = []
         for source in self._sources:
-            name = source.names[0]
+            name, place = source.names[0], path_of(source.layer)
             if name not in kept or not hasattr(source.layer, "momentum") or f"statistics/{name}" not in self.arrays:
                 continue
             old, new = (source.read(self.arrays, kind) for kind in ("weights", "statistics"))
@@ -65,15 +65,10 @@ class WholeModels:
                 (after - share * old) / (1 - share) if share < 1 else after
                 for after, share in zip((new, value), shares, strict=True)
             )
-            statistic = Statistic(
-                layer=path_of(source.layer),
-                kept_by_torch=shares[0],
-                kept_by_keras=shares[1],
-                difference=relative(value, new),
-                batch_difference=relative(keras_, torch),
-            )
-            statistics.append(statistic)
-        return statistics
+            if relative(value, new) > EQUAL and abs(shares[0] - shares[1]) > 1e-9:
+                yield Note(MOMENTUM, place, *shares)
+            if relative(keras_, torch) > OF_BATCH:
+                yield Note(VARIANCE, place)
 
     def compare(self) -> Whole:
         """Return how far the whole models are apart; of models with other outputs, gradients are not compared."""
