@@ -3,7 +3,7 @@
 import numpy as np
 
 RATE, DECAY, BETA1, BETA2, EPSILON = 1e-3, 0.05, 0.9, 0.999, 1e-8  # PyTorch's betas and epsilon
-_CHUNK = 1 << 20  # entries updated at once, so that a large array needs no large temporary ones
+_CHUNK = 1 << 15  # entries updated at once, so that they stay in the cache
 
 
 class AdamW:
@@ -15,25 +15,20 @@ class AdamW:
 
     def __init__(self, *, updates: int) -> None:
         self._keeps = updates > 1
-        self._moments: dict[str, tuple[np.ndarray, np.ndarray]] = {}
-        self._number = 0
+        self._moments: dict[str, np.ndarray] = {}
 
-    def start_update(self) -> None:
-        """Count an update, before its arrays."""
-        self._number += 1
-
-    def update(self, name: str, weights: np.ndarray, gradient: np.ndarray) -> None:
-        """Update one array of the model in place."""
+    def update(self, name: str, weights: np.ndarray, gradient: np.ndarray, *, number: int) -> None:
+        """Make an update of one array; the first has the number 1."""
         weights, gradient = weights.reshape(-1), gradient.reshape(-1)
         moments = self._moments.get(name)
         if moments is None and self._keeps:
-            moments = self._moments[name] = (np.zeros_like(weights), np.zeros_like(weights))
+            moments = self._moments[name] = np.zeros((2, weights.size))
         for start in range(0, weights.size, _CHUNK):
             part = slice(start, start + _CHUNK)
             slope = gradient[part]
-            first, second = (one[part] for one in moments) if moments else (np.zeros_like(slope), np.zeros_like(slope))
+            first, second = np.zeros((2, slope.size)) if moments is None else moments[:, part]
             first += (1 - BETA1) * (slope - first)
             second += (1 - BETA2) * (slope * slope - second)
-            scale = np.sqrt(second / (1 - BETA2**self._number)) + EPSILON
+            scale = np.sqrt(second / (1 - BETA2**number)) + EPSILON
             weights[part] *= 1 - RATE * DECAY
-            weights[part] -= RATE / (1 - BETA1**self._number) * first / scale
+            weights[part] -= RATE / (1 - BETA1**number) * first / scale

@@ -6,9 +6,9 @@ from typing import NamedTuple
 import numpy as np
 
 EQUAL = 1e-10  # of one layer, in float64, given the same input
+_PRINTS_EQUAL = 1e-9  # of fingerprints
 CONSTANTS = 3e-7  # of one layer with a Python constant, which TensorFlow keeps in float32
-_ENTRIES_AT_ONCE = 1 << 22  # so that a large array needs no large temporary ones
-MOST_COMPARED = 12  # inputs that differ are compared with so many candidates
+_ENTRIES_AT_ONCE = 1 << 19  # so that what is compared stays in the cache
 
 
 class Fit(NamedTuple):
@@ -29,16 +29,17 @@ def relative(value: np.ndarray, reference: np.ndarray) -> float:
     """Return the largest difference over the largest entry of the reference; infinite where either is no number."""
     if value.shape != reference.shape:
         return float("inf")
-    top = difference = 0.0
-    rows = max(1, _ENTRIES_AT_ONCE * len(reference) // max(reference.size, 1)) if reference.ndim else 1
-    for start in range(0, len(reference) if reference.ndim else 1, rows):
-        part = slice(start, start + rows) if reference.ndim else ...
+    axis = int(np.argmax(np.atleast_1d(reference.strides or 1)))  # along which its parts are together in memory
+    value, reference = (np.moveaxis(np.atleast_1d(array), axis, 0) for array in (value, reference))
+    rows = max(1, _ENTRIES_AT_ONCE * len(reference) // max(reference.size, 1))
+    top = difference = np.float64(0)
+    for start in range(0, len(reference), rows):
+        part = slice(start, start + rows)
         top = np.maximum(top, np.max(np.abs(reference[part]), initial=0.0))  # unlike max(), it keeps NaN
         difference = np.maximum(difference, np.max(np.abs(value[part] - reference[part]), initial=0.0))
     if not np.isfinite(difference + top):
         return float("inf")
-    top, difference = float(top), float(difference)
-    return difference / top if top else (0.0 if difference == 0 else float("inf"))
+    return float(difference / top) if top else float("inf" if difference else 0)
 
 
 def fingerprint(array: np.ndarray) -> list[float]:
@@ -48,14 +49,17 @@ def fingerprint(array: np.ndarray) -> list[float]:
     return [flat.size, float(flat.sum()), *magnitudes, float(flat.max(initial=0)), float(flat.min(initial=0))]
 
 
-def alike(prints: np.ndarray, one: Sequence[float], *, tolerance: float = 1e-9, padded: bool = False) -> np.ndarray:
+def alike(
+    prints: Sequence[Sequence[float]] | np.ndarray, wanted: Sequence[float], *, padded: bool = False
+) -> np.ndarray:
     """Return which of the fingerprints (n, 6) are those of the same numbers; `padded`: zeros may be added to them."""
-    size, _, magnitude, squares, largest, smallest = one
+    size, _, magnitude, squares, largest, smallest = wanted
     top = max(abs(largest), abs(smallest))
     scale = np.array([1, magnitude, magnitude, squares, top, top]) + 1e-300
-    within = np.abs(np.asarray(prints).reshape(-1, 6) - one) <= tolerance * scale
+    rows = np.asarray(prints).reshape(-1, 6)
+    within = np.abs(rows - wanted) <= _PRINTS_EQUAL * scale
     if padded:
-        within[:, 0] = np.asarray(prints).reshape(-1, 6)[:, 0] <= size
+        within[:, 0] = rows[:, 0] <= size
     return np.asarray(within.all(axis=1))
 
 
@@ -64,8 +68,10 @@ def channels_last_order(shape: Sequence[int]) -> np.ndarray:
     return np.moveaxis(np.arange(int(np.prod(shape))).reshape(shape), 0, -1).ravel()
 
 
-def layouts(array: np.ndarray, shape: tuple[int, ...], *, flat: Sequence[int] | None, pad: bool) -> Iterator[Fit]:
-    """Yield a PyTorch array in the layouts in which Keras may have it, without the difference.
+def layouts(
+    array: np.ndarray, shape: tuple[int, ...], *, flat: Sequence[int] | None = None, pad: bool = False
+) -> Iterator[tuple[np.ndarray, bool]]:
+    """Yield a PyTorch array in the layouts in which Keras may have it, and whether its samples are turned.
 
     Args:
         flat: shape of a sample before it was flattened.
@@ -73,39 +79,35 @@ def layouts(array: np.ndarray, shape: tuple[int, ...], *, flat: Sequence[int] | 
     """
     if array.size != int(np.prod(shape)):
         if pad and array.ndim == len(shape) > 2:
-            yield from (Fit(np.inf, one) for one in _padded(np.moveaxis(array, 1, -1), shape))
+            yield from ((padded, False) for padded in _padded(np.moveaxis(array, 1, -1), shape))
         return
     same, last = tuple(range(array.ndim)), (0, *range(2, array.ndim), 1)
     orders = {2: [same], 3: [same, last, (1, 0, 2)]}.get(array.ndim, [last, same] if array.ndim > 3 else [same])
     for order in orders:
         turned = array.transpose(order)
         if turned.shape == shape or turned.ndim != len(shape):
-            yield Fit(np.inf, turned.reshape(shape))
+            yield turned.reshape(shape), False
     if array.ndim == 2 and len(shape) > 2 and len(array) == shape[0] * shape[1]:  # tokens in one row, position first
-        yield Fit(np.inf, array.reshape(shape[1], shape[0], -1).swapaxes(0, 1).reshape(shape))
+        yield array.reshape(shape[1], shape[0], -1).swapaxes(0, 1).reshape(shape), False
     if flat and array.ndim == 2 and array.shape[1] == int(np.prod(flat)):
-        yield Fit(np.inf, array[:, channels_last_order(flat)].reshape(shape), flattened=True)
+        yield array[:, channels_last_order(flat)].reshape(shape), True
 
 
 def _padded(array: np.ndarray, shape: tuple[int, ...]) -> Iterator[np.ndarray]:
-    more = [large - small for large, small in zip(shape[1:-1], array.shape[1:-1], strict=True)]
-    if array.shape[0] != shape[0] or array.shape[-1] != shape[-1] or min(more) < 0:
+    more = np.subtract(shape[1:-1], array.shape[1:-1])
+    if array.shape[0] != shape[0] or array.shape[-1] != shape[-1] or more.min() < 0:
         return
-    halves = tuple(one // 2 for one in more)
-    others = tuple(one - half for one, half in zip(more, halves, strict=True))
-    for before in dict.fromkeys([halves, (0,) * len(more), others, tuple(more)]):
-        widths = [(0, 0), *((one, total - one) for one, total in zip(before, more, strict=True)), (0, 0)]
-        yield np.pad(array, widths)
+    for before in (more // 2, 0 * more, more - more // 2, more):
+        yield np.pad(array, [(0, 0), *zip(before, more - before, strict=True), (0, 0)])
 
 
 def nearest(array: np.ndarray, value: np.ndarray, *, flat: Sequence[int] | None = None, pad: bool = False) -> Fit:
     """Return a PyTorch array in the layout in which it is nearest to Keras' value."""
     best = Fit(np.inf, None)
-    for fit in layouts(array, value.shape, flat=flat, pad=pad):
-        assert fit.array is not None
-        difference = relative(value, fit.array)
+    for turned, flattened in layouts(array, value.shape, flat=flat, pad=pad):
+        difference = relative(value, turned)
         if best.array is None or difference <= EQUAL or (difference < best.difference and array.ndim < 4):
-            best = fit._replace(difference=difference)  # images that differ stay channels last
+            best = Fit(difference, turned, flattened)  # images that differ stay channels last
         if difference <= EQUAL:
             break
     return best
@@ -120,11 +122,10 @@ def unlike(value: np.ndarray, other: np.ndarray) -> float:
     return 1 - share if share > 0.1 else 1 + min(float(np.sqrt(np.mean((value - other) ** 2) / variance)), 1.0)
 
 
-def pads_of(fit: np.ndarray) -> list[tuple[int, int]]:
-    """Return how many rows and columns of zeros are before and after an image (batch, height, width, channels)."""
+def pads_of(images: np.ndarray) -> list[tuple[int, int]]:
+    """Return how many rows and columns of zeros are before and after images (batch, height, width, channels)."""
     pads = []
-    for axis in range(1, fit.ndim - 1):
-        others = tuple(one for one in range(fit.ndim) if one != axis)
-        used = np.flatnonzero(np.any(fit != 0, axis=others))
-        pads.append((int(used[0]), int(fit.shape[axis] - 1 - used[-1])) if used.size else (0, 0))
+    for axis in range(1, images.ndim - 1):
+        used = np.flatnonzero(np.any(np.moveaxis(images, axis, 0).reshape(images.shape[axis], -1) != 0, axis=1))
+        pads.append((int(used[0]), int(images.shape[axis] - 1 - used[-1])) if used.size else (0, 0))
     return pads

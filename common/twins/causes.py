@@ -3,11 +3,11 @@
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
-from common.twins.arrays import CONSTANTS
-from common.twins.comparison import Parting, Step
+from common.twins.comparison import Cause
+from common.twins.trace import Event
 
 # Kind of a function -> its names in PyTorch, Keras and TensorFlow, in lower case.
 KINDS = {
@@ -50,211 +50,202 @@ IN_KERAS = {
     "adaptive_avg_pool2d": "keras.layers.GlobalAveragePooling2D()",
     "softplus": "keras.activations.softplus",
     "log_softmax": "keras.activations.log_softmax",
+    "max_pool2d": "{pads}keras.layers.MaxPooling2D({size}, strides={stride})",
+    "avg_pool2d": "{pads}keras.layers.AveragePooling2D({size}, strides={stride})",
 }
-POOLING = {"max_pool2d": "MaxPooling2D", "avg_pool2d": "AveragePooling2D"}
 UNEXPLAINED = "unknown"
+Pads = tuple[int, int]  # before and after
 
 
-@dataclass(frozen=True, kw_only=True)
-class Cause:
-    """Why two models part.
+class Number(NamedTuple):
+    """A number that a layer has in both frameworks.
 
     Attributes:
-        kind: of KINDS, or of what differs inside a layer: epsilon, strides, padding, dilation, groups, bias, ...
-        text: what each side has.
-        remedy: a line that would make them equal; empty: none is known.
-        work: whether the models do other work, and not only other numbers.
+        torch, keras: the names of its argument.
+        default: of both; None: without the argument, nothing is compared.
+        text, remedy: what is said of it, with {torch}, {keras} and {layer}.
     """
 
     kind: str
+    torch: str
+    keras: str
+    default: Any
     text: str
-    remedy: str = ""
-    work: bool = False
+    remedy: str
+    level: str = "numbers"
 
 
-def causes_of(parting: Parting) -> list[Cause]:
-    """Return why two models part at a place."""
-    found = _inside(parting) if parting.where == "inside" else [_between(parting)]
-    if not found:
-        found = [Cause(kind=UNEXPLAINED, text="the same input and arrays, another output")]
-    shapes = parting.facts.get("shapes")
-    if shapes:
-        text = f"shapes {tuple(shapes[0])} in PyTorch, {tuple(shapes[1])} in Keras"
-        found = [Cause(kind=one.kind, text=f"{one.text}; {text}", remedy=one.remedy, work=True) for one in found]
-    return found
+SIDES_TEXT = "{torch} in PyTorch, {keras} in Keras"
+IN_LAYER = (
+    Number("epsilon", "eps", "epsilon", None, f"epsilon {SIDES_TEXT}", "{layer}(epsilon={torch})"),
+    Number("strides", "stride", "strides", 1, f"strides {SIDES_TEXT}", "{layer}(strides={torch})", "work"),
+    Number("dilation", "dilation", "dilation_rate", 1, f"dilation {SIDES_TEXT}", "{layer}(dilation_rate={torch})"),
+)
+IN_GROUPS = Number(
+    "groups", "num_groups", "groups", 1, "{torch} groups in PyTorch, {keras} in Keras", "{layer}(groups={torch})"
+)
+IN_ATTENTION = Number(
+    "heads", "heads", "heads", None, "{torch} heads in PyTorch, {keras} in Keras", "num_heads={torch}"
+)
 
 
-def is_constant(parting: Parting, causes: Sequence[Cause]) -> bool:
-    """Return whether a difference is that of a constant which TensorFlow keeps in float32."""
-    if parting.difference is None or parting.difference > CONSTANTS:
-        return False
-    return parting.where != "inside" or all(one.kind == UNEXPLAINED for one in causes)
-
-
-def _inside(parting: Parting) -> list[Cause]:
-    """Return the numbers in which a layer differs."""
-    assert parting.torch and parting.keras
-    torch, keras = parting.torch.numbers, parting.keras.numbers
-    name, found = parting.keras.name, list[Cause]()
-    epsilons = torch.get("eps"), keras.get("epsilon")
-    if None not in epsilons and epsilons[0] != epsilons[1]:
-        found.append(
-            Cause(
-                kind="epsilon",
-                text=f"epsilon {epsilons[0]:g} in PyTorch, {epsilons[1]:g} in Keras",
-                remedy=f"Keras: {name}(epsilon={epsilons[0]:g})",
-            )
-        )
-    if parting.torch.name.startswith("conv"):
-        found += _convolution(parting, torch, keras)
-    groups = torch.get("num_groups"), keras.get("groups", 1)
-    if groups[0] is not None and groups[0] != groups[1]:
-        text = f"{groups[0]} groups in PyTorch, {groups[1]} in Keras"
-        found.append(Cause(kind="groups", text=text, remedy=f"Keras: {name}(groups={groups[0]})"))
-    if parting.facts.get("lone") == "PyTorch":  # one of Keras' alone is zero, and has no effect
-        remedy = f"Keras: {name}(use_bias=True)"
-        found.append(Cause(kind="bias", text="only PyTorch has a bias here", remedy=remedy, work=True))
-    axis = keras.get("axis")
-    if (
-        parting.torch.name == "layer_norm"
-        and axis is not None
-        and _count(axis) != len(torch.get("normalized_shape", [0]))
-    ):
-        text = f"normalized over {_shown(torch['normalized_shape'])} in PyTorch, over axis {_shown(axis)} in Keras"
-        found.append(Cause(kind="axis", text=text))
-    return found
-
-
-def _convolution(parting: Parting, torch: dict[str, Any], keras: dict[str, Any]) -> list[Cause]:
-    assert parting.keras
-    name, found = parting.keras.name, list[Cause]()
-    strides = list(keras.get("strides", [1, 1]))
-    stride = _repeated(torch.get("stride", 1), len(strides))
-    if stride != strides:
-        text = f"strides {_shown(stride)} in PyTorch, {_shown(strides)} in Keras"
-        found.append(Cause(kind="strides", text=text, remedy=f"Keras: {name}(strides={_shown(stride)})", work=True))
-    dilations = list(keras.get("dilation_rate", [1] * len(strides)))
-    dilation = _repeated(torch.get("dilation", 1), len(strides))
-    if dilation != dilations:
-        text = f"dilation {_shown(dilation)} in PyTorch, {_shown(dilations)} in Keras"
-        found.append(Cause(kind="dilation", text=text, remedy=f"Keras: {name}(dilation_rate={_shown(dilation)})"))
-    padding = _padding(parting, torch, keras, stride=stride) if stride == strides and dilation == dilations else None
-    return [*found, *([padding] if padding else [])]
-
-
-def _padding(parting: Parting, torch: dict[str, Any], keras: dict[str, Any], *, stride: list[int]) -> Cause | None:
-    """Return the padding that differs: "same" in Keras pads more after than before where a stride does not divide."""
-    assert parting.keras
-    name, padding = parting.keras.name, torch.get("padding", 0)
-    if isinstance(padding, str):
-        padding = padding if padding != keras.get("padding") else None
-    own = _repeated(padding, len(stride)) if isinstance(padding, int | list | tuple) else padding
-    if own is None:
+def _number_cause(number: Number, torch: Event, keras: Event) -> Cause | None:
+    """Return a cause if both sides have another number."""
+    values = torch.numbers.get(number.torch, number.default), keras.numbers.get(number.keras, number.default)
+    if None in values:
         return None
-    shown = _shown(own)
-    remedy = f"Keras: ZeroPadding2D({shown}) before it, and {name}(padding='valid')" if isinstance(own, list) else ""
+    count = max(map(len, map(_listed, values)))
+    if _repeated(values[0], count) == _repeated(values[1], count):
+        return None
+    words = {"torch": _shown(values[0]), "keras": _shown(values[1]), "layer": keras.name}
+    remedy = f"Keras: {number.remedy.format(**words)}"
+    return Cause(kind=number.kind, text=number.text.format(**words), remedy=remedy, level=number.level)
+
+
+def causes_inside(
+    torch: Event, keras: Event, *, lone_bias: bool = False, pads: Sequence[Pads] = (), same_shape: bool = True
+) -> list[Cause]:
+    """Return the numbers in which a layer of both differs that is given the same input and arrays.
+
+    Args:
+        lone_bias: whether PyTorch alone has one.
+        pads: zeros before and after the rows and columns of Keras' input; empty: none are known.
+        same_shape: of both outputs.
+    """
+    numbers = [*IN_LAYER, *([IN_GROUPS] if torch.name == "group_norm" else [])]
+    causes = [_number_cause(number, torch, keras) for number in numbers]
+    if torch.name.startswith("conv") and causes[1:] == [None, None]:
+        causes.append(_padding(torch, keras, pads=pads, same_shape=same_shape))
+    if lone_bias:  # one of Keras' alone is zero, and has no effect
+        remedy = f"Keras: {keras.name}(use_bias=True)"
+        causes.append(Cause(kind="bias", text="only PyTorch has a bias here", remedy=remedy, level="work"))
+    shape, axis = torch.numbers.get("normalized_shape", [0]), keras.numbers.get("axis")
+    if torch.name == "layer_norm" and axis is not None and len(_listed(axis)) != len(shape):
+        text = f"normalized over {_shown(shape)} in PyTorch, over axis {_shown(axis)} in Keras"
+        causes.append(Cause(kind="axis", text=text))
+    unknown = Cause(kind=UNEXPLAINED, text="the same input and arrays, another output")
+    return [cause for cause in causes if cause] or [unknown]
+
+
+def _padding(torch: Event, keras: Event, *, pads: Sequence[Pads], same_shape: bool) -> Cause | None:
+    """Return the padding that differs: "same" in Keras pads more after than before where a stride does not divide."""
+    name, other, padding = keras.name, keras.numbers.get("padding"), torch.numbers.get("padding", 0)
+    if padding == other:
+        return None
+    strides = _listed(keras.numbers.get("strides", [1, 1]))
+    own, shown, in_words = _repeated(padding, len(strides)), _shown(padding), isinstance(padding, str)
+    remedy = "" if in_words else f"Keras: ZeroPadding2D({shown}) before it, and {name}(padding='valid')"
     if "Transpose" in name:
-        text = f"padding {shown} in PyTorch, {keras.get('padding')!r} in Keras"
-        return Cause(kind="padding", text=text, remedy="Keras: padding='valid', then Cropping2D")
-    if keras.get("padding") == "same" and max(stride) > 1:
-        text = f"padding {shown} on both sides in PyTorch; 'same' in Keras pads more after than before at a stride"
-        return Cause(kind="padding", text=text, remedy=remedy)
-    pads = parting.facts.get("pads")
-    if pads and isinstance(own, list) and any(list(one) != [n, n] for one, n in zip(pads, own, strict=False)):
-        both = " and ".join(f"{before} before, {after} after" for before, after in dict.fromkeys(map(tuple, pads)))
-        text = f"padding {shown} on both sides in PyTorch, {both} in Keras"
-        return Cause(kind="padding", text=text, remedy=f"Keras: ZeroPadding2D({shown})")
-    if keras.get("padding") in ("valid", "same") and (parting.facts.get("shapes") or own != [0] * len(stride)):
-        text = f"padding {shown} in PyTorch, {keras.get('padding')!r} in Keras"
-        return Cause(kind="padding", text=text, remedy=remedy)
-    return None
+        text, remedy = f"{shown} in PyTorch, {other!r} in Keras", "Keras: padding='valid', then Cropping2D"
+    elif other == "same" and max(strides) > 1:
+        text = f"{shown} on both sides in PyTorch; 'same' in Keras pads more after than before at a stride"
+    elif not in_words and any(zeros != (n, n) for zeros, n in zip(pads, own, strict=False)):
+        both = " and ".join(f"{before} before, {after} after" for before, after in dict.fromkeys(pads))
+        text, remedy = f"{shown} on both sides in PyTorch, {both} in Keras", f"Keras: ZeroPadding2D({shown})"
+    elif other in ("valid", "same") and (not same_shape or any(own)):
+        text = f"{shown} in PyTorch, {other!r} in Keras"
+    else:
+        return None
+    return Cause(kind="padding", text=f"padding {text}", remedy=remedy)
 
 
-def _between(parting: Parting) -> Cause:
-    """Return what one side computes before a layer, or after the last, and the other does not."""
-    torch, keras = parting.torch_steps, parting.keras_steps
-    if parting.reordered:
+@dataclass(frozen=True, kw_only=True)
+class Lead:
+    """What one side alone computes before a layer, or after the last."""
+
+    first: list[Event] = field(default_factory=list)  # the first events of it
+    later: list[Event] = field(default_factory=list)  # what follows them, up to the layer
+    source: str = ""  # what hands the layer its input, in words
+    inputs: list[str] = field(default_factory=list)  # what the first of the events takes
+
+
+def cause_between(torch_lead: Lead, keras_lead: Lead, *, same_inputs: bool = False, reordered: bool = False) -> Cause:
+    """Return what one side computes before a layer, and the other does not.
+
+    Args:
+        same_inputs: whether the first events of both take the same.
+        reordered: the same numbers come in, in another order.
+    """
+    torch, keras = torch_lead.first, keras_lead.first
+    if reordered:
         text = "the same numbers in another order: of channels, of positions, or of a flattened image"
         return Cause(kind="order", text=text, remedy="Keras: keras.layers.Permute before it")
     if not torch and not keras:
-        text = f"PyTorch gives it {parting.torch_source}, Keras {parting.keras_source or 'something else'}"
+        text = f"PyTorch gives it {torch_lead.source}, Keras {keras_lead.source or 'something else'}"
         return Cause(kind="wiring", text=text)
     # What both compute, one of them after something else, is not the cause.
-    counts = (
-        Counter(map(kind_of, [*torch, *parting.torch_later])),
-        Counter(map(kind_of, [*keras, *parting.keras_later])),
-    )
-    lone_torch = [one for one in torch if counts[0][kind_of(one)] > counts[1][kind_of(one)]]
-    lone_keras = [one for one in keras if counts[1][kind_of(one)] > counts[0][kind_of(one)]]
+    counts = [Counter(map(kind_of, [*lead.first, *lead.later])) for lead in (torch_lead, keras_lead)]
+    lone_torch = [event for event in torch if counts[0][kind_of(event)] > counts[1][kind_of(event)]]
+    lone_keras = [event for event in keras if counts[1][kind_of(event)] > counts[0][kind_of(event)]]
     if lone_torch or lone_keras:
         torch, keras = lone_torch, lone_keras
-    kinds = [kind_of(one) for one in (*torch, *keras)]
-    kind = next((one for one in kinds if one != UNEXPLAINED), UNEXPLAINED)
-    if torch and keras and kind == "attention" and len(set(kinds)) == 1:
-        return _attention(torch[0], keras[0])
-    if torch and keras and set(kinds) <= {"residual", "concatenation", "scale"} and len(set(kinds)) == 1:
-        if parting.same_inputs:
-            text = f"both compute {torch[0].name} of the same numbers, in another order or at other positions"
-            return Cause(kind="order", text=text)
-        if parting.torch_inputs and parting.keras_inputs:
-            both = [" and ".join(one) for one in (parting.torch_inputs, parting.keras_inputs)]
-            return Cause(kind="wiring", text=f"{torch[0].name} of {both[0]} in PyTorch, of {both[1]} in Keras")
-    sides = [" and ".join(dict.fromkeys(str(one) for one in side)) or "nothing" for side in (torch[:2], keras[:2])]
+    kinds = [kind_of(event) for event in (*torch, *keras)]
+    kind = next((kind for kind in kinds if kind != UNEXPLAINED), UNEXPLAINED)
+    if torch and keras and len(set(kinds)) == 1:
+        inputs = [" and ".join(lead.inputs) for lead in (torch_lead, keras_lead)]
+        cause = _of_one_kind(kind, torch[0], keras[0], inputs=inputs, same_inputs=same_inputs)
+        if cause:
+            return cause
+    sides = [" and ".join(dict.fromkeys(map(str, events[:2]))) or "nothing" for events in (torch, keras)]
     return Cause(kind=kind, text=f"PyTorch: {sides[0]}. Keras: {sides[1]}", remedy=_remedy(torch, keras))
 
 
-def _attention(torch: Step, keras: Step) -> Cause:
-    """Return the number in which two attentions differ."""
-    own, other = torch.numbers, keras.numbers
-    masked = bool(own.get("masked")), bool(other.get("masked"))
-    if masked[0] != masked[1]:
-        side = "PyTorch" if masked[0] else "Keras"
-        text = f"only {side} masks its attention (a causal mask, or another)"
-        return Cause(kind="mask", text=text, remedy=f"Keras: use_causal_mask={masked[0]}")
-    heads = own.get("heads"), other.get("heads")
-    if None not in heads and heads[0] != heads[1]:
-        text = f"{heads[0]} heads in PyTorch, {heads[1]} in Keras"
-        return Cause(kind="heads", text=text, remedy=f"Keras: num_heads={heads[0]}")
-    return Cause(kind="attention", text=f"PyTorch: {torch}. Keras: {keras}")
+def _of_one_kind(kind: str, torch: Event, keras: Event, *, inputs: Sequence[str], same_inputs: bool) -> Cause | None:
+    """Return in what two functions of one kind differ, if it is known."""
+    if kind == "attention":
+        masked = bool(torch.numbers.get("masked"))
+        if masked != bool(keras.numbers.get("masked")):
+            text = f"only {'PyTorch' if masked else 'Keras'} masks its attention (a causal mask, or another)"
+            return Cause(kind="mask", text=text, remedy=f"Keras: use_causal_mask={masked}")
+        unknown = Cause(kind=kind, text=f"PyTorch: {torch}. Keras: {keras}")
+        return _number_cause(IN_ATTENTION, torch, keras) or unknown
+    if kind not in ("residual", "concatenation", "scale"):
+        return None
+    if same_inputs:
+        text = f"both compute {torch.name} of the same numbers, in another order or at other positions"
+        return Cause(kind="order", text=text)
+    if all(inputs):
+        return Cause(kind="wiring", text=f"{torch.name} of {inputs[0]} in PyTorch, of {inputs[1]} in Keras")
+    return None
 
 
-def kind_of(step: Step) -> str:
-    """Return what kind of function a step is."""
-    name = step.name.lower().removeprefix("tf.").partition("[")[0]
+def kind_of(event: Event) -> str:
+    """Return what kind of function an event is."""
+    name = event.name.lower().removeprefix("tf.").partition("[")[0]
     return next((kind for kind, pattern in KINDS.items() if re.fullmatch(pattern, name)), UNEXPLAINED)
 
 
-def _remedy(torch: Sequence[Step], keras: Sequence[Step]) -> str:
+def _remedy(torch: Sequence[Event], keras: Sequence[Event]) -> str:
+    """Return how PyTorch's function is written in Keras."""
     if not torch:
         return f"Keras: leave out {keras[0].name}"
-    step = torch[0]
-    if step.name in POOLING:
-        return _pooling(step)
-    slope = step.numbers.get("negative_slope", step.numbers.get("argument 1", 0.01))
-    approximate = step.numbers.get("approximate") == "tanh"
-    line = IN_KERAS.get(step.name, "").format(slope=slope, approximate=approximate)
-    if step.name == "hardtanh" and (step.numbers.get("min_val"), step.numbers.get("max_val")) != (0.0, 6.0):
+    name, numbers = torch[0].name, torch[0].numbers
+    if name == "hardtanh" and (numbers.get("min_val"), numbers.get("max_val")) != (0.0, 6.0):
         return ""
+    size, stride, padding = (
+        numbers.get(name, numbers.get(position))
+        for name, position in (("kernel_size", "argument 1"), ("stride", "argument 2"), ("padding", "argument 3"))
+    )
+    line = IN_KERAS.get(name, "").format(
+        slope=numbers.get("negative_slope", numbers.get("argument 1", 0.01)),
+        approximate=numbers.get("approximate") == "tanh",
+        pads=f"keras.layers.ZeroPadding2D({_shown(padding)}), then " if padding and any(_listed(padding)) else "",
+        size=_shown(size),
+        stride=_shown(stride or size),
+    )
     return f"Keras: {line}" if line else ""
 
 
-def _pooling(step: Step) -> str:
-    names = (("kernel_size", "argument 1"), ("stride", "argument 2"), ("padding", "argument 3"))
-    size, stride, padding = (step.numbers.get(name, step.numbers.get(position)) for name, position in names)
-    pads = f"keras.layers.ZeroPadding2D({_shown(padding)}), then " if padding and max(_repeated(padding, 2)) else ""
-    return f"Keras: {pads}keras.layers.{POOLING[step.name]}({_shown(size)}, strides={_shown(stride or size)})"
+def _listed(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, list | tuple) else [value]
 
 
-def _repeated(value: Any, count: int) -> list[int]:
-    both = list(value) if isinstance(value, list | tuple) else [value]
-    return both * count if len(both) == 1 else both
-
-
-def _count(axis: Any) -> int:
-    return len(axis) if isinstance(axis, list | tuple) else 1
+def _repeated(value: Any, count: int) -> list[Any]:
+    values = _listed(value)
+    return values * count if len(values) == 1 else values
 
 
 def _shown(value: Any) -> str:
     if isinstance(value, list | tuple):
         return str(value[0]) if len(set(value)) == 1 else str(tuple(value))
-    return repr(value)
+    return f"{value:g}" if isinstance(value, float) else repr(value)

@@ -8,9 +8,8 @@ from pathlib import Path
 
 from common.errors import UserError
 from common.twins.contract import PairSource, check_source
-from common.twins.page import write_page
 from common.twins.processes import compare
-from common.twins.report import report_lines
+from common.twins.report import report_lines, write_page
 from common.twins.verdict import judge
 from common.utils.command_line import Parser, path, whole_number, word
 from common.utils.new_file import check_new_file
@@ -19,6 +18,7 @@ from common.utils.printable import printable
 DESCRIPTION = """Say whether a PyTorch model and a Keras model are the same, where they part, and why.
 
 The file has INPUT = (height, width, channels), torch_model() and keras_model(); it is run, and nothing else is.
+Arrays of layers that cannot be matched are named in it: WEIGHTS = {"torch.name": "keras/path"}.
 Without a file, --torch and --keras name functions of libraries. Both models get the same random arrays.
 Exit codes: 0 equal, 1 different, 2 an error, or layers that cannot be matched."""
 

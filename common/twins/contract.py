@@ -15,7 +15,7 @@ import inspect
 import re
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,10 +25,11 @@ from typing import Any
 import numpy as np
 
 from common.errors import UserError
+from common.twins.comparison import SIDES
 
+POSSESSIVE = {"torch": "PyTorch's", "keras": "Keras'"}
 SAMPLES = 2  # of a batch: the fewest with which batch statistics vary
-FILE_NAMES = {"torch": "PyTorch", "keras": "Keras"}
-_DECORATION = re.compile(r"\x1b\[\d*m|\{\{function_node.*?\}\} ?")  # in messages of Keras and TensorFlow
+_DECORATION = re.compile(r"\x1b\[\d*m|\{\{function_node.*?\}\} ?|Arguments received by.*", re.DOTALL)  # of messages
 _LONGEST_CAUSE = 300  # characters of an exception in a message
 
 
@@ -76,14 +77,42 @@ class Pair:
         ids[0, -1] = 0  # the id that pads, where one does
         return ids
 
-    def build(self, framework: str) -> Any:
+    def build(self, framework: str, kind: type, *, kind_name: str) -> Any:
         """Return a framework's model.
 
         Raises:
-            UserError: its function fails.
+            UserError: its function fails, or returns another kind.
         """
         with users_code(f"{framework}_model()", self.place):
-            return self.builders[framework]()
+            model = self.builders[framework]()
+        if not isinstance(model, kind):
+            received = f"{type(model).__name__} from {self.place}"
+            raise UserError(f"{framework}_model() returns {kind_name}. Received: {received}. Return one")
+        return model
+
+    def check_repeated(self, framework: str, *, is_equal: bool, random: Sequence[str]) -> None:
+        """Raise UserError if two passes of a batch differ, with the functions or layers that draw random numbers."""
+        if not is_equal:
+            first = f": {random[0]}" if random else ""
+            raise UserError(
+                f"{POSSESSIVE[framework]} model draws random numbers outside dropout. Received: two passes of the same "
+                f"batch that differ{first}, in {self.place}. Leave them out for the comparison"
+            )
+
+
+def check_output(output: Any, framework: str, *, tensor_kind: type) -> None:
+    """Raise UserError unless a model's output is one tensor in float64."""
+    side = f"from {POSSESSIVE[framework]} model"
+    if not isinstance(output, tensor_kind):
+        number = f" of {len(output)}" if isinstance(output, tuple | list | dict) else ""
+        raise UserError(
+            f"a model returns one tensor. Received: a {type(output).__name__}{number} {side}. "
+            "Return the tensor that is compared, such as the logits"
+        )
+    dtype: Any = getattr(output, "dtype", None)
+    name = getattr(dtype, "name", str(dtype))
+    if not name.endswith("float64"):
+        raise UserError(f"models are compared in float64. Received: {name} {side}. Leave out casts")
 
 
 def targets(shape: tuple[int, ...], number: int) -> np.ndarray:
@@ -93,10 +122,12 @@ def targets(shape: tuple[int, ...], number: int) -> np.ndarray:
 
 def check_source(source: PairSource) -> None:
     """Raise UserError for a file that is not there and an expression that is none; run nothing."""
-    if source.file:
-        _check_file(Path(source.file))
-    else:
+    if not source.file:
         load_pair(source)
+    elif not Path(source.file).is_file() or not source.file.endswith(".py"):
+        raise UserError(
+            f"there is no such model file. Received: {source.file}. Name a Python file, or give --torch and --keras"
+        )
 
 
 def load_pair(source: PairSource) -> Pair:
@@ -107,59 +138,41 @@ def load_pair(source: PairSource) -> Pair:
     """
     if source.file:
         return _from_file(Path(source.file))
-    builders = {
-        framework: _builder(getattr(source, framework), framework=framework, shape=tuple(source.input))
-        for framework in FILE_NAMES
-        if getattr(source, framework)
-    }
     return Pair(
         input=_checked_shape(source.input, vocabulary=source.vocabulary, place="--input"),
         vocabulary=source.vocabulary,
-        builders=builders,
+        builders={framework: _builder(source, framework) for framework in SIDES},
         weights={},
         place="the command line",
     )
 
 
-def _check_file(file: Path) -> None:
-    if not file.is_file() or file.suffix != ".py":
-        raise UserError(
-            f"there is no such model file. Received: {file}. Name a Python file, or give --torch and --keras"
-        )
-
-
 def _from_file(file: Path) -> Pair:
-    _check_file(file)
-    module = _imported(file)
+    """Run a user's file, which finds the modules beside it."""
+    sys.path.insert(0, str(file.resolve().parent))
+    spec = importlib.util.spec_from_file_location("twins_model", file)
+    assert spec and spec.loader
+    module: ModuleType = importlib.util.module_from_spec(spec)
+    sys.modules["twins_model"] = module
+    with users_code("the file", str(file)):
+        spec.loader.exec_module(module)
     for name in ("INPUT", "torch_model", "keras_model"):
         if not hasattr(module, name):
             raise UserError(
                 f"a model file has INPUT, torch_model() and keras_model(). Received: {file} without {name}. Add it"
             )
-    weights: Any = getattr(module, "WEIGHTS", {})
-    vocabulary: Any = getattr(module, "VOCABULARY", 0)
-    if not isinstance(weights, dict) or not all(isinstance(one, str) for pair in weights.items() for one in pair):
+    weights, vocabulary = getattr(module, "WEIGHTS", {}), getattr(module, "VOCABULARY", 0)
+    if not isinstance(weights, dict) or not all(isinstance(name, str) for pair in weights.items() for name in pair):
         raise UserError(
             f"WEIGHTS is a dictionary of names. Received: {weights!r}. Write {{'torch.name': 'keras/path'}}"
         )
     return Pair(
         input=_checked_shape(module.INPUT, vocabulary=vocabulary, place="INPUT"),
         vocabulary=int(vocabulary or 0),
-        builders={"torch": module.torch_model, "keras": module.keras_model},
+        builders={framework: getattr(module, f"{framework}_model") for framework in SIDES},
         weights=weights,
         place=str(file),
     )
-
-
-def _imported(file: Path) -> ModuleType:
-    """Run a user's file, which finds the modules beside it."""
-    sys.path.insert(0, str(file.resolve().parent))
-    spec = importlib.util.spec_from_file_location("twins_model", file)
-    assert spec and spec.loader
-    module = sys.modules["twins_model"] = importlib.util.module_from_spec(spec)
-    with users_code("the file", str(file)):
-        spec.loader.exec_module(module)
-    return module
 
 
 def _checked_shape(shape: Any, *, vocabulary: Any, place: str) -> tuple[int, ...]:
@@ -173,16 +186,17 @@ def _checked_shape(shape: Any, *, vocabulary: Any, place: str) -> tuple[int, ...
     return tuple(numbers)
 
 
-def _builder(text: str, *, framework: str, shape: tuple[int, ...]) -> Callable[[], Any]:
+def _builder(source: PairSource, framework: str) -> Callable[[], Any]:
     """Return a function that calls `module:function(literals)`, without weights to download."""
-    module_name, colon, expression = text.partition(":")
+    text = getattr(source, framework)
+    module_name, _, expression = text.partition(":")
     try:
         node = ast.parse(expression.strip(), mode="eval").body
-        call = node if isinstance(node, ast.Call) else None
-        path = ast.unparse(call.func if call else node)
-        arguments = [ast.literal_eval(one) for one in call.args] if call else []
-        named = {str(one.arg): ast.literal_eval(one.value) for one in call.keywords} if call else {}
-        valid = bool(colon) and all(part.isidentifier() for part in [*module_name.split("."), *path.split(".")])
+        call = node if isinstance(node, ast.Call) else ast.Call(node, [], [])
+        path = ast.unparse(call.func)
+        arguments = [ast.literal_eval(value) for value in call.args]
+        named = {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in call.keywords}
+        valid = all(part.isidentifier() for part in [*module_name.split("."), *path.split(".")])
     except (SyntaxError, ValueError):
         valid = False
     if not valid:
@@ -192,12 +206,12 @@ def _builder(text: str, *, framework: str, shape: tuple[int, ...]) -> Callable[[
         )
 
     def build() -> Any:
-        found: Any = importlib.import_module(module_name)
+        function: Any = importlib.import_module(module_name)
         for part in path.split("."):
-            found = getattr(found, part)
-        parameters = inspect.signature(found).parameters
-        defaults = {"weights": None, "input_shape": shape}
-        return found(*arguments, **{name: value for name, value in defaults.items() if name in parameters} | named)
+            function = getattr(function, part)
+        defaults = {"weights": None, "input_shape": tuple(source.input)}
+        parameters = inspect.signature(function).parameters
+        return function(*arguments, **{name: defaults[name] for name in defaults if name in parameters} | named)
 
     return build
 
@@ -214,19 +228,16 @@ def users_code(what: str, place: str) -> Iterator[None]:
         remedy = "Import frameworks inside the functions" if framework else "Install it"
         raise UserError(f"{what} needs what is not installed. Received: {error} in {place}. {remedy}") from error
     except (Exception, SystemExit) as error:
-        lines = [
-            frame
-            for frame in traceback.extract_tb(error.__traceback__)
-            if Path(frame.filename).resolve() == Path(place).resolve()
-        ]
-        where = f"{place}, line {lines[-1].lineno}" if lines else place
+        file = Path(place).resolve()
+        frames = traceback.extract_tb(error.__traceback__)
+        lines = [frame.lineno for frame in frames if Path(frame.filename).resolve() == file]
+        where = f"{place}, line {lines[-1]}" if lines else place
         raise UserError(f"{what} ended with {_cause(error)}. Received: {where}. Correct the model") from error
 
 
 def _cause(error: BaseException) -> str:
     """Return type and first sentences of an exception, on one line."""
-    text = _DECORATION.sub("", str(error)).partition("Arguments received by")[0]  # as Keras adds them
-    text = " ".join(text.split())
+    text = " ".join(_DECORATION.sub("", str(error)).split())
     shown = text if len(text) <= _LONGEST_CAUSE else f"{text[:_LONGEST_CAUSE]}..."
     return f"{type(error).__name__}: {shown}" if shown else type(error).__name__
 

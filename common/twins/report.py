@@ -1,13 +1,21 @@
-"""The report in the terminal: at most 40 lines, the verdict first."""
+"""The report: at most 40 lines in the terminal, the verdict first; and a page.
 
-from collections.abc import Sequence
+The page has both models beside each other, and the first difference open. It loads and runs nothing.
+"""
 
-from common.twins.comparison import Comparison, Parting
-from common.twins.verdict import Found, Verdict, shown_count
+from pathlib import Path
+
+from common.errors import user_errors
+from common.run_folder.records import now
+from common.twins.arrays import EQUAL
+from common.twins.comparison import SIDES, Comparison, Row, listed
+from common.twins.contract import PairSource
+from common.twins.verdict import Verdict, shown_count
+from common.utils.atomic import write_atomically
+from common.utils.html_pages import page_environment
 
 MOST_LINES = 40
 MOST_CAUSES, MOST_LISTED = 6, 3
-SIDES = {"torch": "PyTorch", "keras": "Keras"}
 
 
 def report_lines(comparison: Comparison, verdict: Verdict, *, page: str) -> list[str]:
@@ -25,84 +33,45 @@ def report_lines(comparison: Comparison, verdict: Verdict, *, page: str) -> list
 
 
 def _lines(comparison: Comparison, verdict: Verdict, *, page: str, most: int) -> list[str]:
-    lines = [verdict.headline, verdict.compare, "", *unmatched_lines(comparison, most=MOST_LISTED)]
-    if verdict.found:
+    lines = [verdict.headline, verdict.compare, ""]
+    for cause in comparison.unmatched:
+        lines += [cause.line(most=MOST_LISTED), *_remedy(cause.remedy)]
+    if verdict.differences:
         lines.append("what differs, at PyTorch's layer / Keras' layer:")
-    for number, one in enumerate(verdict.found[:most], 1):
-        lines += _found_lines(number, one)
-    if len(verdict.found) > most:
-        lines.append(f" and {len(verdict.found) - most} more causes, on the page")
+    for number, difference in enumerate(verdict.differences[:most], 1):
+        lines.append(f" {number}. {difference.place}: {difference.cause.kind}, {difference.size}")
+        lines += [f"    {difference.text}", *_remedy(difference.cause.remedy)]
+    if len(verdict.differences) > most:
+        lines.append(f" and {len(verdict.differences) - most} more causes, on the page")
     if verdict.training:
         lines.append("in training alone:")
-    for _, text, remedy in verdict.training[:most]:
-        lines += [f"  {text}", *_remedy(remedy, 4)]
+    for cause in verdict.training[:most]:
+        lines += [f"  {cause.text}", *_remedy(cause.remedy)]
     if len(verdict.training) > most:
         lines.append(f"  and {len(verdict.training) - most} more, on the page")
     lines += [*([""] if lines[-1] else []), *fact_lines(comparison, verdict)]
     return [*lines, f"page: {page}"] if page else lines
 
 
-def _found_lines(number: int, found: Found) -> list[str]:
-    size = size_of(found.parting)
-    more = f", and {len(found.places) - 1} more like it" if len(found.places) > 1 else ""
-    mode = ", only in training" if found.parting.mode == "training" else ""
-    return [
-        f" {number}. {found.place}: {found.cause.kind}, {size}{mode}{more}",
-        f"    {found.cause.text}",
-        *_remedy(found.cause.remedy, 4),
-    ]
-
-
-def size_of(parting: Parting) -> str:
-    """Return how far the two are apart."""
-    return f"{parting.difference:.1e} apart" if parting.difference is not None else "of other shapes"
-
-
-def _remedy(remedy: str, indent: int) -> list[str]:
-    return [f"{' ' * indent}equal with {remedy}"] if remedy else []
-
-
-def unmatched_lines(comparison: Comparison, *, most: int) -> list[str]:
-    """Return what only one side has, and what cannot be matched; at most so many names each."""
-    lines = [f"cannot be matched: {name} ({kind})" for name, kind in list(comparison.unsupported.items())[:most]]
-    for side, arrays in (("PyTorch", comparison.only_torch), ("Keras", comparison.only_keras)):
-        if arrays:
-            named = [f"{name} {tuple(shape)}" for name, shape in arrays.items()]
-            lines.append(f"only in {side}: {counted_list(named, most=most)}")
-            if side == "Keras" and all(name.endswith("/bias") for name in arrays):
-                lines += _remedy("Keras: use_bias=False", 4)
-    if comparison.stopped_after:
-        lines.append(f"compared up to {comparison.stopped_after}; what follows does not work with PyTorch's shapes")
-    if comparison.tied:
-        lines.append(f"one array in PyTorch, several in Keras: {counted_list(comparison.tied, most=most)}")
-    return lines
-
-
-def counted_list(names: Sequence[str], *, most: int = MOST_LISTED) -> str:
-    """Return the first names, and how many more there are."""
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
+def _remedy(remedy: str) -> list[str]:
+    return [f"    equal with {remedy}"] if remedy else []
 
 
 def fact_lines(comparison: Comparison, verdict: Verdict) -> list[str]:
     """Return what was counted and measured."""
-    arrays, matched, parameters = comparison.arrays, comparison.matched, comparison.parameters
-    layers = sum(row.torch is not None and row.keras is not None for row in comparison.rows)
+    torch, keras, whole = comparison.sides["torch"], comparison.sides["keras"], comparison.whole
+    work = [shown_count(side.multiply_adds) for side in (torch, keras)]
+    tried = f" ({comparison.tried} other choices tried)" if comparison.tried else ""
+    constants = f"; equal but for constants that TensorFlow keeps in float32: {verdict.constants}"
     lines = [
-        f"parameters: {parameters['torch']:,} in PyTorch, {parameters['keras']:,} in Keras; multiply-adds per sample: "
-        f"{shown_count(comparison.multiply_adds['torch'])} and {shown_count(comparison.multiply_adds['keras'])}",
-        f"arrays matched: {matched['torch']} of {arrays['torch']} and {matched['keras']} of {arrays['keras']}"
-        + (f" ({comparison.tried} other choices tried)" if comparison.tried else ""),
-        f"layers compared one by one: {layers}"
-        + (
-            f"; equal but for constants that TensorFlow keeps in float32: {verdict.constants}"
-            if verdict.constants
-            else ""
-        ),
+        f"parameters: {torch.parameters:,} in PyTorch, {keras.parameters:,} in Keras; multiply-adds per sample: "
+        f"{work[0]} and {work[1]}",
+        f"arrays matched: {torch.matched} of {torch.arrays} and {keras.matched} of {keras.arrays}{tried}",
+        f"layers compared one by one: {sum(row.both for row in comparison.rows)}"
+        f"{constants if verdict.constants else ''}",
     ]
     if comparison.guessed:
-        lines.append(f"matched by shape alone: {counted_list(comparison.guessed)}")
-    whole = comparison.whole
+        lines.append(f"matched by shape alone: {listed(comparison.guessed, most=MOST_LISTED)}")
     if whole.differences:
         shown = ", ".join(f"{name} {value:.1e}" for name, (value, _) in whole.differences.items())
         lines.append(f"whole models, relative differences: {shown}")
@@ -111,6 +80,39 @@ def fact_lines(comparison: Comparison, verdict: Verdict) -> list[str]:
     if whole.updates:
         fewer = " (one, because its passes take long)" if whole.updates == 1 else ""
         lines.append(f"AdamW updates: {whole.updates}{fewer}")
-    seconds, memory = comparison.seconds, comparison.memory_bytes
-    lines.append("; ".join(f"{SIDES[s]}: {seconds[s]:.0f} s, {memory[s] / 1e9:.1f} GB" for s in SIDES))
-    return lines
+    measured = (
+        f"{SIDES[name]}: {side.seconds:.0f} s, {side.memory_bytes / 1e9:.1f} GB"
+        for name, side in comparison.sides.items()
+    )
+    return [*lines, "; ".join(measured)]
+
+
+def write_page(file: Path, source: PairSource, comparison: Comparison, verdict: Verdict) -> None:
+    """Write the page as one HTML file."""
+    template = page_environment(Path(__file__).parent).get_template("page.html.jinja")
+    causes: dict[tuple[str, str], list[str]] = {}
+    for difference in verdict.differences:
+        for parting in difference.partings:
+            if parting.torch and parting.keras:
+                kinds = causes.setdefault((parting.torch.place, parting.keras.place), [])
+                kinds.append(f"{parting.where}: {difference.cause.kind}")
+    html = template.render(
+        source=source,
+        verdict=verdict,
+        created=now()[:16].replace("T", " ") + " UTC",
+        unmatched=comparison.unmatched,
+        rows=[_with_state(row, causes) for row in comparison.rows],
+        facts=fact_lines(comparison, verdict),
+    )
+    with user_errors("writing the page"):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(file, html)
+
+
+def _with_state(row: Row, causes: dict[tuple[str, str], list[str]]) -> tuple[Row, str, list[str]]:
+    """Return a row, whether it is alone, different, equal or constant, and the kinds of its causes."""
+    if row.torch is None or row.keras is None:
+        return row, "alone", []
+    kinds = sorted(causes.get((row.torch.place, row.keras.place), []), key=lambda kind: kind.startswith("inside"))
+    equal = "equal" if max(row.before, row.inside) <= EQUAL else "constant"
+    return row, "different" if kinds else equal, kinds

@@ -1,20 +1,33 @@
-"""What the PyTorch process hands over: each call of a function with its inputs, and arrays, a file each."""
+"""What both sides record: each function or layer that a model calls, in one form, and arrays, a file each."""
 
 import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 import numpy as np
-
-from common.utils.atomic import write_atomically
+from pydantic import TypeAdapter
 
 _KEPT_BYTES = 1 << 20  # of an array that stays in memory once it was read
+Record = TypeVar("Record")
+
+
+def write_record(file: Path, record: Any) -> None:
+    """Write a dataclass as JSON."""
+    file.write_text(json.dumps(asdict(record), default=str))
+
+
+def read_record(file: Path, kind: type[Record]) -> Record:
+    """Read what `write_record` wrote."""
+    return TypeAdapter(kind).validate_json(file.read_bytes())
 
 
 class ArrayFolder:
-    """Arrays by name, a file each: what is not read takes no memory."""
+    """Arrays by kind and name, a file each: what is not read takes no memory.
+
+    A name may end with rows: "weights/in_proj_weight[0:64]".
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -25,55 +38,56 @@ class ArrayFolder:
         np.save(self._file(key), array)
 
     def __getitem__(self, key: str) -> np.ndarray:
-        if key in self._mapped:
-            return self._mapped[key]
-        array: np.ndarray = np.load(self._file(key), mmap_mode="r")
-        if array.nbytes < _KEPT_BYTES:
-            self._mapped[key] = array
-        return array
+        base, _, rows = key.removesuffix("]").partition("[")
+        array = self._mapped.get(base)
+        if array is None:
+            array = np.load(self._file(base), mmap_mode="r")
+            if array.nbytes < _KEPT_BYTES:
+                self._mapped[base] = array
+        return array[slice(*map(int, rows.split(":")))] if rows else array
 
     def __contains__(self, key: str) -> bool:
-        return self._file(key).exists()
+        return self._file(base_name(key)).exists()
 
     def _file(self, key: str) -> Path:
         return self._folder / f"{quote(key, safe='')}.npy"
 
 
+def base_name(name: str) -> str:
+    """Return the name of an array without its rows."""
+    return name.partition("[")[0]
+
+
 @dataclass(frozen=True, kw_only=True)
-class Call:
-    """A call of a PyTorch function.
+class Event:
+    """A function or layer that a model calls."""
 
-    Attributes:
-        order: its number.
-        module: that called it.
-        weights: role ("weight", "bias", ...) -> name of the array; of a function that takes arrays of its own accord
-            ("bare0", ...). A name may end with rows, "[0:64]".
-        numbers: its other arguments.
-        sources: `order` of the calls whose results it takes; -1: the model's input.
-        output: fingerprint.
-        inputs: fingerprints of what it is given beside arrays.
-        shapes: of input and output, if both are in the folder: KEY/ORDER/x and KEY/ORDER/y.
-        flat: shape of a sample before it was flattened, if it was.
-    """
-
-    order: int
-    function: str
-    module: str
-    weights: dict[str, str]
-    numbers: dict[str, Any]
-    sources: list[int]
-    output: list[float]
-    inputs: list[list[float]]
-    shapes: list[list[int]] = field(default_factory=list)
-    flat: list[int] | None = None
-    transposed: bool = False
+    number: int = 0  # in order; 0 is the model's input
+    name: str  # "conv2d", "LayerNormalization"
+    place: str = ""  # the layer, by its module in PyTorch and its path in Keras
+    numbers: dict[str, Any] = field(default_factory=dict)  # its arguments
+    sources: list[int] = field(default_factory=list)  # numbers of the events whose results it takes
+    output: list[float] = field(default_factory=list)  # fingerprint of its result
+    # PyTorch's functions that are given arrays have in addition:
+    weights: dict[str, str] = field(default_factory=dict)  # role ("weight", ...; "bare0", ...: none) -> name, with rows
+    inputs: list[list[float]] = field(default_factory=list)  # fingerprints of what they are given beside them
+    shapes: list[list[int]] = field(default_factory=list)  # of input and output, if MODE/NUMBER/x and /y are kept
+    flat: list[int] | None = None  # shape of a sample before it was flattened, if it was
+    transposed: bool = False  # whether the weight is (inputs, outputs)
     multiply_adds: int = 0
 
+    def __str__(self) -> str:
+        numbers = (f"{name.replace('argument ', 'arg')}={_short(value)}" for name, value in self.numbers.items())
+        return f"{self.name}({', '.join(numbers)})"
+
     @property
-    def layer(self) -> str:
-        """The name of the arrays' module, or of the module that calls."""
-        first = next(iter(self.weights.values()), "")
-        return first.partition("[")[0].rpartition(".")[0] or first or self.module or self.function
+    def result(self) -> str:
+        """What it hands on, in words."""
+        return "the model's input" if self.name == "input" else f"the result of {self.name} ({self.place or 'call'})"
+
+
+def _short(value: Any) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(tuple(value) if isinstance(value, list) else value)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,54 +103,14 @@ class Dropout:
 
 @dataclass(frozen=True, kw_only=True)
 class TorchTrace:
-    """What PyTorch's model did with a batch.
+    """What PyTorch's model did with a batch."""
 
-    Attributes:
-        calls: mode ("inference", "training") -> its calls.
-        results: mode -> number of the call that made the output.
-        arrays: name -> shape, of parameters and floating buffers that calls used or that the model has.
-        buffers: names of those that are none.
-        trainable: names of those that are trained.
-        aliases: further name -> name, of one array.
-        losses: of the updates.
-        seconds, memory_bytes: of the process.
-    """
-
-    calls: dict[str, list[Call]]
-    results: dict[str, int]
-    arrays: dict[str, list[int]]
-    buffers: list[str]
-    trainable: list[str]
-    aliases: dict[str, str]
+    events: dict[str, list[Event]]  # mode ("inference", "training") -> what it called
+    results: dict[str, int]  # mode -> number of the event that made the output
+    arrays: dict[str, list[int]]  # name -> shape, of parameters and floating buffers
+    buffers: list[str]  # names of those that are none
+    trainable: list[str]  # names of those that are trained
     dropouts: list[Dropout]
-    losses: list[float]
-    multiply_adds: int
-    seconds: float
+    losses: list[float]  # of the updates
+    seconds: float  # of the process
     memory_bytes: int
-
-    def write(self, file: Path) -> None:
-        """Write it as JSON; a reader sees all of it."""
-        write_atomically(file, json.dumps(asdict(self), default=str))
-
-
-def read_trace(file: Path) -> TorchTrace:
-    """Read what `TorchTrace.write` wrote."""
-    values = json.loads(file.read_text())
-    values["calls"] = {mode: [Call(**one) for one in calls] for mode, calls in values["calls"].items()}
-    values["dropouts"] = [Dropout(**one) for one in values["dropouts"]]
-    return TorchTrace(**values)
-
-
-def rows_of(name: str) -> tuple[str, slice]:
-    """Return array and rows of a name such as "in_proj_weight[0:64]"."""
-    base, bracket, part = name.removesuffix("]").partition("[")
-    if not bracket:
-        return name, slice(None)
-    first, last = map(int, part.split(":"))
-    return base, slice(first, last)
-
-
-def worst(differences: dict[str, float]) -> tuple[float, str]:
-    """Return the largest difference and its name."""
-    name = max(differences, key=lambda one: differences[one], default="")
-    return differences.get(name, 0.0), name

@@ -1,111 +1,107 @@
 """What differs in training alone: dropout, running statistics, what is trained, what adds to the loss."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import zip_longest
+from typing import NamedTuple
 
 import numpy as np
 
-from common.twins.arrays import EQUAL, alike
-from common.twins.trace import Dropout, TorchTrace
+from common.twins.arrays import alike
+from common.twins.comparison import Cause, listed
+from common.twins.trace import Dropout
 
-_OF_BATCH = 1e-6  # by how much a batch's statistics may differ: they are worked out of the running ones
 MOST_RATES = 3  # shown, of dropout
-Difference = tuple[str, str, str]  # kind, text, the line that would make them equal
 
 
-def training_differences(
-    *,
-    trace: TorchTrace,
-    keras_dropouts: Sequence[Dropout],
-    statistics: Mapping[str, tuple[float, float]],
-    layers: Mapping[str, tuple[str, float, float]],
-    frozen: Mapping[str, Sequence[str]],
-    regularizers: Sequence[str],
-) -> list[Difference]:
-    """Return what differs, each cause once.
+class Words(NamedTuple):
+    """What is said of a difference with {places} and the numbers of both sides, and the line that makes both equal."""
 
-    Args:
-        statistics: PyTorch's name -> difference after one batch, each layer given the same input; that of the batch.
-        layers: PyTorch's name -> Keras layer, share of the old value kept in PyTorch and in Keras.
-        frozen: side that does not train an array that the other trains -> names.
-        regularizers: and constraints of Keras' layers.
-    """
-    found = dropout_differences(trace.dropouts, keras_dropouts)
-    found += _statistics(statistics, layers)
-    for side, names in frozen.items():
-        if names:
-            remedy = "Keras: layer.trainable = True" if side == "Keras" else "PyTorch: parameter.requires_grad_(True)"
-            found.append(("frozen", f"{side} does not train {_listed(names)}", remedy))
-    if regularizers:
-        text = f"Keras has {_listed(regularizers)}; PyTorch's models have nothing like it"
-        found.append(("regularizer", text, "Keras: leave it out, and use weight_decay of both optimizers"))
-    return found
+    kind: str
+    text: str
+    remedy: str
 
 
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(names[:2]) + (f" and {len(names) - 2} more" if len(names) > 2 else "")
+RATES = "dropout: {torch:g} in PyTorch, {keras:g} in Keras, at {places}"
+DROPOUT = Words("dropout", RATES, "Keras: Dropout({torch:g})")
+DROPOUT_IN_KERAS = Words("dropout", RATES, "Keras: leave it out")
+ALWAYS = {
+    "PyTorch": Words(
+        "dropout",
+        "dropout: PyTorch drops in inference, too, at {places}",
+        "PyTorch: F.dropout(x, training=self.training)",
+    ),
+    "Keras": Words(
+        "dropout", "dropout: Keras drops in inference, too, at {places}", "Keras: Dropout without training=True"
+    ),
+}
+MOMENTUM = Words(
+    "momentum",
+    "running statistics: PyTorch keeps {torch:g} of the old value (momentum={rest:g}), Keras {keras:g}, at {places}",
+    "Keras: BatchNormalization(momentum={torch:g})",
+)
+VARIANCE = Words(
+    "variance",
+    "running variance: Keras averages the biased variance (divided by n), PyTorch the unbiased one (n - 1), "
+    "at {places}",
+    "Keras: keras_impl.batch_norm.BatchNormalization",
+)
+FROZEN = {
+    "PyTorch": Words("frozen", "PyTorch does not train {places}", "PyTorch: parameter.requires_grad_(True)"),
+    "Keras": Words("frozen", "Keras does not train {places}", "Keras: layer.trainable = True"),
+}
+REGULARIZER = Words(
+    "regularizer",
+    "Keras has {places}; PyTorch's models have nothing like it",
+    "Keras: leave it out, and use weight_decay of both optimizers",
+)
 
 
-def _statistics(
-    statistics: Mapping[str, tuple[float, float]], layers: Mapping[str, tuple[str, float, float]]
-) -> list[Difference]:
-    momenta: dict[tuple[float, float], list[str]] = {}
-    biased = []
-    for name, (difference, of_batch) in statistics.items():
-        layer, kept, momentum = layers[name]
-        if difference > EQUAL and abs(kept - momentum) > 1e-9:
-            momenta.setdefault((kept, momentum), []).append(layer)
-        if of_batch > _OF_BATCH:
-            biased.append(layer)
-    found: list[Difference] = []
-    for (kept, momentum), names in momenta.items():
-        text = (
-            f"running statistics: PyTorch keeps {kept:g} of the old value (momentum={1 - kept:g}), Keras {momentum:g}, "
-            f"at {_listed(list(dict.fromkeys(names)))}"
-        )
-        found.append(("momentum", text, f"Keras: BatchNormalization(momentum={kept:g})"))
-    if biased:
-        text = (
-            "running variance: Keras averages the biased variance (divided by n), PyTorch the unbiased one (n - 1), at "
-            f"{_listed(list(dict.fromkeys(biased)))}"
-        )
-        found.append(("variance", text, "Keras: keras_impl.batch_norm.BatchNormalization"))
-    return found
+class Note(NamedTuple):
+    """A place that differs, with the numbers of both sides where it has some."""
+
+    words: Words
+    place: str
+    torch: float = 0.0
+    keras: float = 0.0
 
 
-def dropout_differences(torch: Sequence[Dropout], keras: Sequence[Dropout]) -> list[Difference]:
-    """Return where rates differ: places are the same if the same numbers come in; the others are compared in order."""
-    left = [one for one in keras if not one.always]
-    lone, rates = list[Dropout](), dict[tuple[float, float], list[str]]()
-    for one in torch:
-        others = np.array([other.input for other in left]).reshape(-1, 6)
-        same = np.flatnonzero(alike(others, one.input)) if not one.attention else np.array([], int)
-        if not len(same):
-            lone.append(one)
-            continue
-        other = left.pop(int(same[0]))
-        rates.setdefault((one.rate, other.rate), []).append(one.layer)
+def training_causes(notes: Iterable[Note]) -> list[Cause]:
+    """Return what differs, each cause once."""
+    groups: dict[Note, list[str]] = {}
+    for note in notes:
+        groups.setdefault(note._replace(place=""), []).append(note.place)
+    rates = [note for note in groups if note.words in (DROPOUT, DROPOUT_IN_KERAS)]
+    for note in rates[MOST_RATES:]:
+        del groups[note]
+    causes = []
+    for note, places in groups.items():
+        words, _, torch, keras = note
+        shown = listed(list(dict.fromkeys(places)), most=2)
+        text = words.text.format(torch=torch, keras=keras, rest=1 - torch, places=shown)
+        if len(rates) > MOST_RATES and note == rates[MOST_RATES - 1]:
+            text += f"; and {len(rates) - MOST_RATES} more rates"
+        causes.append(Cause(kind=words.kind, text=text, remedy=words.remedy.format(torch=torch), level="training"))
+    return causes
+
+
+def dropout_notes(torch: Sequence[Dropout], keras: Sequence[Dropout]) -> Iterator[Note]:
+    """Yield where rates differ: places are the same if the same numbers come in; the others are compared in order."""
+    left, lone = [dropout for dropout in keras if not dropout.always], list[Dropout]()
+    pairs: list[tuple[Dropout | None, Dropout | None]] = []
+    for dropout in torch:
+        same = np.flatnonzero(alike([other.input for other in left], dropout.input))
+        if dropout.attention or not len(same):
+            lone.append(dropout)
+        else:
+            pairs.append((dropout, left.pop(int(same[0]))))
     for attention in (True, False):
-        sides = [[one for one in side if one.attention == attention] for side in (lone, left)]
-        for here, there in zip_longest(*sides):
-            pair = (here.rate if here else 0.0, there.rate if there else 0.0)
-            rates.setdefault(pair, []).append(here.layer if here else there.layer)
-    found: list[Difference] = []
-    differ = {pair: places for pair, places in rates.items() if pair[0] != pair[1]}
-    for number, ((torch_rate, keras_rate), places) in enumerate(differ.items(), 1):
-        text = f"dropout: {torch_rate:g} in PyTorch, {keras_rate:g} in Keras, at {_listed(places)}"
-        if number == MOST_RATES and len(differ) > MOST_RATES:
-            text += f"; and {len(differ) - number} more rates"
-        found.append(("dropout", text, f"Keras: Dropout({torch_rate:g})" if torch_rate else "Keras: leave it out"))
-        if number == MOST_RATES:
-            break
-    always = {
-        "PyTorch": [one.layer for one in torch if one.always],
-        "Keras": [one.layer for one in keras if one.always],
-    }
-    remedies = {"PyTorch": "F.dropout(x, training=self.training)", "Keras": "Dropout without training=True"}
-    for side, elsewhere in (("PyTorch", "Keras"), ("Keras", "PyTorch")):
-        if always[side] and not always[elsewhere]:
-            text = f"dropout: {side} drops in inference, too, at {_listed(always[side])}"
-            found.append(("dropout", text, f"{side}: {remedies[side]}"))
-    return found
+        sides = [[dropout for dropout in side if dropout.attention == attention] for side in (lone, left)]
+        pairs += zip_longest(sides[0], sides[1])
+    for here, there in pairs:
+        layer, rates = here or there, (here.rate if here else 0.0, there.rate if there else 0.0)
+        if layer and rates[0] != rates[1]:
+            yield Note(DROPOUT if here else DROPOUT_IN_KERAS, layer.layer, *rates)
+    both = {"PyTorch": torch, "Keras": keras}
+    always = {side: [dropout for dropout in places if dropout.always] for side, places in both.items()}
+    if not all(always.values()):
+        yield from (Note(ALWAYS[side], dropout.layer) for side, places in always.items() for dropout in places)

@@ -2,10 +2,11 @@
 
 from dataclasses import dataclass
 
-from common.twins.causes import Cause, causes_of, is_constant
-from common.twins.comparison import Comparison, Parting
+from common.twins.arrays import CONSTANTS
+from common.twins.causes import UNEXPLAINED
+from common.twins.comparison import LEVELS, Cause, Comparison, Parting
 
-EXIT_CODE_EQUAL, EXIT_CODE_DIFFERENT, EXIT_CODE_UNDECIDED = 0, 1, 2
+EXIT_CODES = {"equal": 0, "undecided": 2}  # of others 1
 # Most that whole models may be apart if no layer is: rounding adds up, more so with constants in float32.
 TOLERANCES = {
     "outputs in inference": (1e-9, 1e-5),
@@ -14,138 +15,125 @@ TOLERANCES = {
     "losses of the updates": (1e-8, 1e-4),
     "arrays after the updates": (1e-6, 1e-2),
 }
+WORDS = {
+    "equal": ("EQUAL: the two models are the same.", "Compare speed and accuracy."),
+    "training": (
+        "EQUAL, BUT NOT IN TRAINING: the two models compute the same outputs, but train differently.",
+        "Compare speed. Compare accuracy only with these details named beside it.",
+    ),
+    "numbers": (
+        "DIFFERENT NUMBERS: the two models have the same arrays and do the same work, but the results differ.",
+        "Compare speed. Do not compare accuracy.",
+    ),
+    "work": (
+        "DIFFERENT WORK: these are two programs, not one model in two frameworks.",
+        "Compare neither speed nor accuracy: {} and {} multiply-adds per sample in PyTorch and Keras.",
+    ),
+    "undecided": (
+        "NOT DECIDED: some layers cannot be matched.",
+        "Name their arrays in WEIGHTS of the model file: {{'torch.name': 'keras/path'}}.",
+    ),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Found:
-    """A cause with the places where it applies, the first in full."""
+class Difference:
+    """A cause with the partings that it explains."""
 
     cause: Cause
-    parting: Parting
-    places: list[str]
+    partings: list[Parting]
 
     @property
     def place(self) -> str:
-        """The layer of both, as the report names it."""
-        return self.places[0]
+        """The first, by the layer of both."""
+        return self.partings[0].place
+
+    @property
+    def size(self) -> str:
+        """How far the two are apart at the first, and how many more there are."""
+        first, more = self.partings[0], len(self.partings) - 1
+        apart = "of other shapes" if first.shapes else f"{first.difference:.1e} apart"
+        mode = ", only in training" if first.mode == "training" else ""
+        return apart + mode + (f", and {more} more like it" if more else "")
+
+    @property
+    def text(self) -> str:
+        """What each side has, at the first."""
+        shapes = self.partings[0].shapes
+        return f"{self.cause.text}; {shapes}" if shapes else self.cause.text
+
+    @property
+    def level(self) -> str:
+        """Of LEVELS."""
+        if self.cause.level == "work" or any(parting.shapes for parting in self.partings):
+            return "work"
+        return "training" if self.partings[0].mode == "training" else self.cause.level
 
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """The answer.
+    """The answer."""
 
-    Attributes:
-        level: equal, training, numbers, work or undecided.
-        headline: the answer, in a line.
-        compare: what may be compared.
-    """
-
-    level: str
-    headline: str
-    compare: str
+    level: str  # of LEVELS
+    headline: str  # the answer, in a line
+    compare: str  # what may be compared
     exit_code: int
-    found: list[Found]
-    constants: int
-    training: list[tuple[str, str, str]]
+    differences: list[Difference]  # of layers
+    training: list[Cause]  # in training alone, or of the whole models beyond what layers explain
+    constants: int  # layers that are equal but for constants in float32
 
 
 def judge(comparison: Comparison) -> Verdict:
     """Return the verdict on a comparison."""
-    explained = [(parting, causes_of(parting)) for parting in comparison.partings]
-    real = [(parting, causes) for parting, causes in explained if not is_constant(parting, causes)]
-    constants = len(explained) - len(real)
-    training = [tuple(one) for one in comparison.training]
-    training += _of_the_whole(comparison, layers_differ=bool(real), constants=bool(constants))
-    found = _grouped(real)
-    level = _level(comparison, found, training)
-    headline, compare = _words(level, comparison)
-    codes = {"equal": EXIT_CODE_EQUAL, "undecided": EXIT_CODE_UNDECIDED}
+    partings = [parting for parting in comparison.partings if not _is_constant(parting)]
+    constants = len(comparison.partings) - len(partings)
+    training = list(comparison.training)
+    if not partings:
+        training += _whole_causes(comparison, constants=bool(constants))
+    differences = _grouped(partings)
+    work = [side.multiply_adds for side in comparison.sides.values()]
+    causes: list[Difference | Cause] = [*differences, *training, *comparison.unmatched]
+    levels = ["equal" if work[0] == work[1] else "work", *(cause.level for cause in causes)]
+    level = max(levels, key=LEVELS.index)
+    headline, compare = WORDS[level]
     return Verdict(
         level=level,
         headline=headline,
-        compare=compare,
-        exit_code=codes.get(level, EXIT_CODE_DIFFERENT),
-        found=found,
+        compare=compare.format(*map(shown_count, work)),
+        exit_code=EXIT_CODES.get(level, 1),
+        differences=differences,
+        training=training,
         constants=constants,
-        training=[(kind, text, remedy) for kind, text, remedy in training],
     )
 
 
-def _of_the_whole(comparison: Comparison, *, layers_differ: bool, constants: bool) -> list[tuple[str, str, str]]:
+def _is_constant(parting: Parting) -> bool:
+    """Return whether a difference is that of a constant which TensorFlow keeps in float32."""
+    explained = parting.where == "inside" and any(cause.kind != UNEXPLAINED for cause in parting.causes)
+    return parting.difference <= CONSTANTS and not explained
+
+
+def _whole_causes(comparison: Comparison, *, constants: bool) -> list[Cause]:
     """Return what the whole models do differently although no layer does."""
-    if layers_differ:
-        return []
     return [
-        ("whole", f"{name}: {difference:.1e} apart{f', most at {place}' if place else ''}, although no layer is", "")
+        Cause(
+            kind="whole",
+            text=f"{name}: {difference:.1e} apart{f', most at {place}' if place else ''}, although no layer is",
+            level="numbers" if name == "outputs in inference" else "training",
+        )
         for name, (difference, place) in comparison.whole.differences.items()
         if difference > TOLERANCES[name][constants]
     ]
 
 
-def _grouped(real: list[tuple[Parting, list[Cause]]]) -> list[Found]:
-    groups: dict[tuple[str, ...], list[tuple[Parting, Cause]]] = {}
-    for parting, causes in real:
-        for cause in causes:
-            text = cause.text.partition("; shapes")[0]
-            groups.setdefault((cause.kind, text, parting.where, parting.mode), []).append((parting, cause))
-    return [
-        Found(cause=same[0][1], parting=same[0][0], places=[place_of(parting) for parting, _ in same])
-        for same in groups.values()
-    ]
-
-
-def place_of(parting: Parting) -> str:
-    """Return "before PyTorch's layer / Keras' layer"."""
-    if parting.torch is None or parting.keras is None:
-        return "after the last layer"
-    return f"{parting.where} {parting.torch.place} / {parting.keras.place}"
-
-
-def _level(comparison: Comparison, found: list[Found], training: list[tuple[str, ...]]) -> str:
-    if comparison.unsupported:
-        return "undecided"
-    work = comparison.multiply_adds
-    if (
-        comparison.only_torch
-        or comparison.only_keras
-        or comparison.tied
-        or comparison.stopped_after
-        or work["torch"] != work["keras"]
-    ):
-        return "work"
-    if any(one.cause.work for one in found):
-        return "work"
-    if any(one.parting.mode == "inference" for one in found):
-        return "numbers"
-    if any(kind == "whole" and text.startswith("outputs in inference") for kind, text, _ in training):
-        return "numbers"
-    return "training" if found or training else "equal"
-
-
-def _words(level: str, comparison: Comparison) -> tuple[str, str]:
-    work = comparison.multiply_adds
-    both = (
-        f"{shown_count(work['torch'])} and {shown_count(work['keras'])} multiply-adds per sample in PyTorch and Keras"
-    )
-    return {
-        "equal": ("EQUAL: the two models are the same.", "Compare speed and accuracy."),
-        "training": (
-            "EQUAL, BUT NOT IN TRAINING: the two models compute the same outputs, but train differently.",
-            "Compare speed. Compare accuracy only with these details named beside it.",
-        ),
-        "numbers": (
-            "DIFFERENT NUMBERS: the two models have the same arrays and do the same work, but the results differ.",
-            "Compare speed. Do not compare accuracy.",
-        ),
-        "work": (
-            "DIFFERENT WORK: these are two programs, not one model in two frameworks.",
-            f"Compare neither speed nor accuracy: {both}.",
-        ),
-        "undecided": (
-            "NOT DECIDED: some layers cannot be matched.",
-            "Name their arrays in WEIGHTS of the model file: {'torch.name': 'keras/path'}.",
-        ),
-    }[level]
+def _grouped(partings: list[Parting]) -> list[Difference]:
+    """Return what differs, equal causes once."""
+    groups: dict[tuple[str, ...], Difference] = {}
+    for parting in partings:
+        for cause in parting.causes:
+            key = (cause.kind, cause.text, parting.where, parting.mode)
+            groups.setdefault(key, Difference(cause=cause, partings=[])).partings.append(parting)
+    return list(groups.values())
 
 
 def shown_count(number: int) -> str:

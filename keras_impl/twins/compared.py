@@ -1,201 +1,209 @@
 """Matches a Keras model to what PyTorch's process wrote down, and compares layers and whole models."""
 
+import math
 from typing import Any
 
-import numpy as np
+import keras
 
 from common.measurement.interference import peak_memory_bytes
 from common.twins.arrays import CONSTANTS
-from common.twins.comparison import Comparison, Parting, Row, Step
-from common.twins.contract import users_code
-from common.twins.trace import ArrayFolder, TorchTrace, read_trace
-from common.twins.training import training_differences
-from common.twins.worker import Worker, updates_for
-from keras_impl.twins.events import path_of
-from keras_impl.twins.matcher import Binding, Choices, Matcher, is_seed, own_variables, unsupported_layers
+from common.twins.comparison import Cause, Comparison, Parting, Row, Side
+from common.twins.contract import SAMPLES, users_code
+from common.twins.processes import Task, process_seconds
+from common.twins.trace import base_name
+from common.twins.training import FROZEN, REGULARIZER, Note, dropout_notes, training_causes
+from keras_impl.twins.kernels import is_seed, own_variables, path_of
+from keras_impl.twins.matcher import Binding, Case, Matcher
 from keras_impl.twins.model import Built
 from keras_impl.twins.named import name_weights
-from keras_impl.twins.runner import Runner
+from keras_impl.twins.runner import UNSUPPORTED, Runner
 from keras_impl.twins.search import Search
-from keras_impl.twins.whole import WholeModels, count_entries, regularized
+from keras_impl.twins.whole import WholeModels
+
+UNSUPPORTED_FUNCTIONS = ("lstm", "gru", "rnn_tanh", "rnn_relu")
 
 
-def compare(built: Built, worker: Worker) -> Comparison:
+def compare(built: Built, task: Task) -> Comparison:
     """Match the layers and compare them, then the whole models."""
-    trace, arrays, pair = read_trace(worker.wait_for_trace()), worker.arrays(), built.pair
-    named = name_weights(built.model, trace, pair)
-    layers = Layers(built, trace, arrays, mapped=set(named))
-    with users_code("keras_model()'s call", pair.place):
-        for variable, place in named.values():
-            whole = np.sum([arrays[f"weights/{name}"] for name in place.names], axis=0)
-            variable.assign(place.to_keras(whole, None, variable))
-        found = layers.match()
-        binding = found.matcher.binding
-        binding.places.update({key: (variable, None, place) for key, (variable, place) in named.items()})
-        models = WholeModels(built.model, binding, trace, arrays, pair=pair, batch=built.batch)
-        training, partings = layers.part(found, models)
-        normalizations = _normalizations(binding, trace)
-        statistics = models.statistics(normalizations)
-    whole = models.compare(updates=updates_for(trace.multiply_adds))
-    samples = len(pair.batch(0))
+    trace = task.torch_result()
+    named = name_weights(built.model, trace, built.pair)
+    case = Case(built, trace, task.open_arrays(), named)
+    with users_code("keras_model()'s call", built.pair.place):
+        for source in named:
+            source.load(case.arrays)
+        search = Search(case)
+        matched = search.best()
+        binding = matched.matcher.binding
+        models = WholeModels(case, binding)
+        partings, training = _partings(matched, models)
+        statistics = list(models.statistics())
+    whole = models.compare()
+    dropouts = [*training.dropouts, *(dropout for dropout in matched.dropouts if dropout.always)]
+    notes = [
+        *dropout_notes(trace.dropouts, dropouts),
+        *statistics,
+        *_frozen(case, binding),
+        *_regularizers(built.model),
+    ]
     return Comparison(
-        rows=_with_torch_alone(found.rows, trace, found.matcher),
+        sides={"torch": _torch_side(case, matched.matcher), "keras": _keras_side(case, binding, models.multiply_adds)},
+        rows=[*matched.rows, *_lone_rows(case, binding)],
         partings=partings,
-        unsupported=unsupported_layers(built.model, trace, set(named), set(pair.weights)),
-        guessed=binding.guessed,
-        tied=_tied(binding),
-        training=training_differences(
-            trace=trace,
-            keras_dropouts=[*training.dropouts, *(one for one in found.dropouts if one.always)],
-            statistics=statistics,
-            layers=normalizations,
-            frozen=_frozen(binding, trace),
-            regularizers=regularized(built.model),
-        ),
+        unmatched=_unmatched(case, binding, stopped_after=matched.stopped_after),
+        training=training_causes(notes),
         whole=whole,
-        multiply_adds={
-            "torch": _multiply_adds(found.matcher) // samples,
-            "keras": models.multiply_adds // samples,
-        },
-        tried=layers.tried,
-        stopped_after=found.stopped_after,
-        seconds={"torch": trace.seconds, "keras": worker.seconds()},
-        memory_bytes={"torch": trace.memory_bytes, "keras": peak_memory_bytes()},
-        **_counted(built.model, binding, trace),
+        guessed=binding.guessed,
+        tried=search.tried,
     )
 
 
-class Layers:
-    """Compares a model layer by layer.
+def _partings(matched: Runner, models: WholeModels) -> tuple[list[Parting], Runner]:
+    """Return where the two part, in inference and beyond that in training, and a run in training.
 
-    Attributes:
-        tried: choices between layers with equal inputs.
+    Running statistics are those after a batch of training.
     """
-
-    def __init__(self, built: Built, trace: TorchTrace, arrays: ArrayFolder, *, mapped: set[int]) -> None:
-        self._built = built
-        self._settings: dict[str, Any] = {"trace": trace, "arrays": arrays, "mapped": mapped}
-        self.tried = 0
-
-    def match(self) -> Runner:
-        """Return the run in which the layers are matched."""
-        search = Search(self._built.model, self._built.batch(0), rates=self._built.rates, settings=self._settings)
-        found = search.best()
-        self.tried = search.tried
-        return found
-
-    def part(self, found: Runner, models: WholeModels) -> tuple[Runner, list[Parting]]:
-        """Return a run in training, and where the two part: in inference and, beyond that, in training.
-
-        Running statistics are those after a batch of training.
-        """
-        binding = found.matcher.binding
-        unclear = any(one.where != "inside" and not is_small(one) for one in found.partings)
-        partings = self._repeated("inference", binding, explain=True).partings if unclear else found.partings
-        places = {(one.where, one.keras and one.keras.place) for one in partings}
-        models.load()
-        training = self._repeated("training", binding, explain=False)
+    partings, runner = list[Parting](), matched
+    for mode in ("inference", "training"):
         for explain in (False, True):
-            new = [one for one in training.partings if (one.where, one.keras and one.keras.place) not in places]
-            new = [one for one in new if not is_small(one)]
-            if not new or explain:
+            if mode == "training" or explain:
+                models.reset()
+                matcher = Matcher(models.case, mode=mode, binding=matched.matcher.binding)
+                runner = Runner(matcher, explain=explain)
+                runner.run()
+            new = _new(runner.partings, partings)
+            # A difference that may be that of a constant in float32 needs no explanation, nor does one inside a layer.
+            if explain or all(parting.where == "inside" or parting.difference <= CONSTANTS for parting in new):
                 partings += new
                 break
-            models.load()
-            training = self._repeated("training", binding, explain=True)
-        return training, partings
-
-    def _repeated(self, mode: str, binding: Binding, *, explain: bool) -> Runner:
-        matcher = Matcher(self._built.model, mode=mode, choices=Choices(), binding=binding, **self._settings)
-        runner = Runner(self._built.model, matcher, rates=self._built.rates, explain=explain)
-        runner.run(self._built.batch(0))
-        return runner
+    return partings, runner
 
 
-def is_small(parting: Parting) -> bool:
-    """Return whether a difference may be that of a constant in float32, which needs no explanation."""
-    return parting.difference is not None and parting.difference <= CONSTANTS
+def _new(partings: list[Parting], known: list[Parting]) -> list[Parting]:
+    """Return the partings at other places; in training, none that may be that of a constant."""
+    places = {parting.place for parting in known}
+    new = [parting for parting in partings if parting.place not in places]
+    return [parting for parting in new if parting.mode == "inference" or parting.difference > CONSTANTS]
 
 
-def _counted(model: Any, binding: Binding, trace: TorchTrace) -> dict[str, Any]:
-    """Return the arrays of both sides: how many, and which have no counterpart."""
-    variables = [one for one in model.variables if not is_seed(one)]
-    taken = {name.partition("[")[0] for _, _, place in binding.places.values() for name in place.names}
-    used = {one.partition("[")[0] for call in trace.calls["inference"] for one in call.weights.values()}
-    torch = {name: shape for name, shape in trace.arrays.items() if name not in taken}
-    # Tables of the user's are constants, whether they are buffers or not there at all.
-    torch = {name: shape for name, shape in torch.items() if name not in trace.buffers or "running_" in name}
-    torch = {name: shape for name, shape in torch.items() if name in used or name in trace.trainable}
-    keras = [one for one in variables if id(one) not in binding.places and not _preprocesses(model, one)]
-    entries = sum(int(np.prod(trace.arrays[name])) for name in trace.trainable)
-    return {
-        "arrays": {"torch": len(trace.arrays), "keras": len(variables)},
-        "matched": {"torch": len(taken), "keras": len(binding.places)},
-        "parameters": {"torch": entries, "keras": count_entries(model.trainable_variables)},
-        "only_torch": torch,
-        "only_keras": {one.path: list(one.shape) for one in keras},
-    }
-
-
-def _multiply_adds(matcher: Matcher) -> int:
-    """Return those of PyTorch's layers; a product with an array of another layer is a function in Keras."""
-    matched = {key[0] for keys in matcher.binding.keys.values() for key in keys}
-    taken = {name for _, _, place in matcher.binding.places.values() for name in place.names}
-    return sum(
-        call.multiply_adds
-        for call in matcher.calls
-        if call.order in matched or not taken.intersection(call.weights.values())
+def _torch_side(case: Case, matcher: Matcher) -> Side:
+    trace, binding = case.trace, matcher.binding
+    # A product with an array of another layer is a function in Keras.
+    work = [
+        event.multiply_adds
+        for event in matcher.events
+        if event.number in binding.events or not binding.names.intersection(event.weights.values())
+    ]
+    return Side(
+        arrays=len(trace.arrays),
+        matched=len({base_name(name) for name in binding.names}),
+        parameters=sum(math.prod(trace.arrays[name]) for name in trace.trainable),
+        multiply_adds=sum(work) // SAMPLES,
+        seconds=trace.seconds,
+        memory_bytes=trace.memory_bytes,
     )
+
+
+def _keras_side(case: Case, binding: Binding, multiply_adds: int) -> Side:
+    model = case.built.model
+    return Side(
+        arrays=len([variable for variable in model.variables if not is_seed(variable)]),
+        matched=len(binding.sources),
+        parameters=sum(math.prod(variable.shape) for variable in model.trainable_variables),
+        multiply_adds=multiply_adds // SAMPLES,
+        seconds=process_seconds(),
+        memory_bytes=peak_memory_bytes(),
+    )
+
+
+def _unmatched(case: Case, binding: Binding, *, stopped_after: str) -> list[Cause]:
+    """Return what cannot be compared, or only one side has."""
+    variables, tied = _lone_variables(case, binding), _tied(binding)
+    in_keras = [f"{variable.path} {tuple(variable.shape)}" for variable in variables]
+    remedy = "Keras: use_bias=False" if all(variable.name == "bias" for variable in variables) else ""
+    causes = [
+        Cause(kind="unsupported", text="cannot be matched", names=_unsupported(case, binding), level="undecided"),
+        Cause(kind="arrays", text="only in PyTorch", names=_lone_arrays(case, binding), level="work"),
+        Cause(kind="arrays", text="only in Keras", names=in_keras, remedy=remedy, level="work"),
+        Cause(kind="arrays", text="one array in PyTorch, several in Keras", names=tied, level="work"),
+    ]
+    causes = [cause for cause in causes if cause.names]
+    if stopped_after:
+        text = f"compared up to {stopped_after}; what follows does not work with PyTorch's shapes"
+        causes.append(Cause(kind="shapes", text=text, level="work"))
+    return causes
+
+
+def _lone_arrays(case: Case, binding: Binding) -> list[str]:
+    """Return arrays without a counterpart, with their shapes."""
+    trace, matched = case.trace, {base_name(name) for name in binding.names}
+    used = {base_name(name) for event in trace.events["inference"] for name in event.weights.values()}
+    # Tables of the user's are constants, whether they are buffers or not there at all.
+    tables = {name for name in trace.buffers if "running_" not in name}
+    lone = [name for name in trace.arrays if name not in matched | tables and name in used.union(trace.trainable)]
+    return [f"{name} {tuple(trace.arrays[name])}" for name in lone]
+
+
+def _lone_variables(case: Case, binding: Binding) -> list[Any]:
+    model = case.built.model
+    lone = [variable for variable in model.variables if id(variable) not in binding.sources and not is_seed(variable)]
+    return [variable for variable in lone if not _preprocesses(model, variable)]
 
 
 def _preprocesses(model: Any, variable: Any) -> bool:
     """Return whether a variable is a number that a layer was given, or a count."""
-    owners = [one for one in model._flatten_layers() if any(variable is own for own in one._non_trainable_variables)]
-    return any(variable.name not in own_variables(one) for one in owners)
+    owners = [
+        layer for layer in model._flatten_layers() if any(variable is own for own in layer._non_trainable_variables)
+    ]
+    return any(variable.name not in own_variables(layer) for layer in owners)
+
+
+def _lone_rows(case: Case, binding: Binding) -> list[Row]:
+    """Return PyTorch's layers that Keras has not."""
+    events = case.trace.events["inference"]
+    alone = [event for event in events if event.shapes and event.number not in binding.events]
+    return [Row(torch=event, keras=None) for event in alone]
 
 
 def _tied(binding: Binding) -> list[str]:
     """Return arrays that are one in PyTorch and several in Keras."""
     paths: dict[Any, list[str]] = {}
-    for variable, _, place in binding.places.values():
-        paths.setdefault((place.names, place.part), []).append(variable.path)
-    return [f"{names[0]}: {' and '.join(found)}" for (names, _), found in paths.items() if len(found) > 1]
+    for source in binding.sources.values():
+        paths.setdefault((source.names, source.part), []).append(source.variable.path)
+    return [f"{names[0]}: {' and '.join(several)}" for (names, _), several in paths.items() if len(several) > 1]
 
 
-def _normalizations(binding: Binding, trace: TorchTrace) -> dict[str, tuple[str, float, float]]:
-    """Return PyTorch's name of a statistic -> Keras layer, share of the old value kept in PyTorch and in Keras."""
-    kept = {
-        call.weights[role]: 1 - float(call.numbers.get("momentum", 0.1))
-        for call in trace.calls["training"]
-        for role in ("running_mean", "running_var")
-        if role in call.weights
-    }
-    return {
-        place.names[0]: (path_of(layer), kept[place.names[0]], float(layer.momentum))
-        for _, layer, place in binding.places.values()
-        if place.names[0] in kept and hasattr(layer, "momentum")
-    }
+def _frozen(case: Case, binding: Binding) -> list[Note]:
+    """Return arrays that one side alone does not train."""
+    notes = []
+    for source in binding.sources.values():
+        in_torch, in_keras = source.array in case.trace.trainable, bool(source.variable.trainable)
+        is_statistic = "running_" in source.array or source.variable.name.startswith("moving_")
+        if in_torch != in_keras and not is_statistic:
+            notes.append(Note(FROZEN["Keras" if in_torch else "PyTorch"], source.array))
+    return notes
 
 
-def _frozen(binding: Binding, trace: TorchTrace) -> dict[str, list[str]]:
-    """Return the side that alone does not train an array -> its names."""
-    found: dict[str, list[str]] = {"PyTorch": [], "Keras": []}
-    for variable, _, place in binding.places.values():
-        name = place.names[0].partition("[")[0]
-        if "running_" in name or variable.name.startswith("moving_"):
-            continue
-        trained = {"PyTorch": name in trace.trainable, "Keras": bool(variable.trainable)}
-        for side, other in (("PyTorch", "Keras"), ("Keras", "PyTorch")):
-            if trained[other] and not trained[side]:
-                found[side].append(name)
-    return found
+def _unsupported(case: Case, binding: Binding) -> list[str]:
+    """Return layers whose arrays cannot be matched, and are not all in WEIGHTS, and what they are."""
+    kinds, named = {}, {name for source in case.named for name in source.names}
+    for layer in case.built.model._flatten_layers():
+        kind = next((words for kind, words in UNSUPPORTED.items() if isinstance(layer, kind)), "")
+        if kind and not all(id(variable) in binding.sources for variable in own_variables(layer).values()):
+            kinds[f"Keras {path_of(layer)}"] = kind
+    for event in case.trace.events["inference"]:
+        if event.name.startswith(UNSUPPORTED_FUNCTIONS) and not named & set(event.weights.values()):
+            kinds[f"PyTorch {event.place}"] = "a recurrent layer"
+    return [f"{name} ({kind})" for name, kind in kinds.items()]
 
 
-def _with_torch_alone(rows: list[Row], trace: TorchTrace, matcher: Matcher) -> list[Row]:
-    """Add PyTorch's layers that Keras has not, after the layer before them."""
-    matched = {key[0] for keys in matcher.binding.keys.values() for key in keys}
-    alone = [call for call in trace.calls["inference"] if call.shapes and call.order not in matched]
-    return [
-        *rows,
-        *(Row(torch=Step(name=one.function, place=one.layer, numbers=one.numbers), keras=None) for one in alone),
-    ]
+def _regularizers(model: Any) -> list[Note]:
+    """Return layers that add to the loss or hold their arrays within bounds, with what they do."""
+    kinds, notes = keras.regularizers.Regularizer | keras.constraints.Constraint, []
+    for layer in model._flatten_layers():
+        for name, value in vars(layer).items():
+            if isinstance(value, kinds):
+                config = value.get_config().items()
+                numbers = (f"{key}={n:g}" if isinstance(n, float) else f"{key}={n}" for key, n in config)
+                words = f"{name.lstrip('_')}={type(value).__name__}({', '.join(numbers)})"
+                notes.append(Note(REGULARIZER, f"{words} of {path_of(layer)}"))
+    return notes

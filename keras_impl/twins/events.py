@@ -1,4 +1,4 @@
-"""What a Keras model computes, operation by operation: names, numbers, fingerprints, and what each takes.
+"""Records what a Keras model computes: names, numbers, fingerprints, and what each operation takes.
 
 Layers and functions of `keras.ops` are one event each, whatever TensorFlow operations they consist of. Where a model
 calls TensorFlow itself, or has operators in a `call`, the event is TensorFlow's operation.
@@ -7,8 +7,8 @@ calls TensorFlow itself, or has operators in a `call`, the event is TensorFlow's
 import inspect
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
-from functools import wraps
+from dataclasses import replace
+from functools import partial, wraps
 from typing import Any
 from unittest.mock import patch
 
@@ -18,105 +18,65 @@ import tensorflow as tf
 from tensorflow.python.framework import op_callbacks
 
 from common.twins.arrays import fingerprint
-from common.twins.comparison import Step
+from common.twins.trace import Event
+from keras_impl.twins.kernels import path_of
 
 # Operations that change neither numbers nor their order within a sample.
-QUIET = {"Cast", "Identity", "Reshape", "Transpose", "ExpandDims", "Squeeze", "Shape", "ReadVariableOp", "EnsureShape"}
-SHOWN = (
-    "epsilon",
-    "momentum",
-    "strides",
-    "padding",
-    "dilation_rate",
-    "groups",
-    "activation",
-    "pool_size",
-    "axis",
-    "negative_slope",
-    "max_value",
-    "threshold",
-    "rate",
-    "scale",
-    "offset",
-    "num_heads",
-    "key_dim",
-    "approximate",
-    "use_bias",
-    "target_shape",
-    "dims",
-    "size",
-    "interpolation",
-    "noise_shape",
-    "keepdims",
-    "alpha",
-    "value",
-    "center",
-    "rms_scaling",
-    "function",
-    "depth_multiplier",
-    "output_padding",
-    "cropping",
-    "use_causal_mask",
-)
-_DEFAULTS: dict[str, Any] = {
-    "activation": "linear",
-    "groups": 1,
+QUIET = ("Cast", "Identity", "Reshape", "Transpose", "ExpandDims", "Squeeze", "Shape", "ReadVariableOp", "EnsureShape")
+# Numbers of a layer that are shown -> the value that goes without saying.
+SHOWN: dict[str, Any] = {
+    **dict.fromkeys(("epsilon", "momentum", "strides", "padding")),
     "dilation_rate": (1, 1),
+    "groups": 1,
+    "activation": "linear",
+    **dict.fromkeys(("pool_size", "axis", "negative_slope", "max_value")),
     "threshold": 0.0,
+    **dict.fromkeys(("rate", "scale", "offset", "num_heads", "key_dim", "approximate")),
     "use_bias": True,
+    **dict.fromkeys(("target_shape", "dims", "size", "interpolation", "noise_shape", "keepdims", "alpha", "value")),
+    **dict.fromkeys(("center", "rms_scaling", "function", "depth_multiplier", "output_padding", "cropping")),
+    "use_causal_mask": None,
 }
 
 
-@dataclass(frozen=True)
-class Event:
-    """Something that a model computed.
+class Recorder:
+    """Records events while its context is open.
 
-    Attributes:
-        sources: numbers of the events whose results it takes.
-        known: whether PyTorch computes the same by construction: a layer that is matched, or the model's input.
+    Args:
+        active: whether anything is recorded.
     """
 
-    step: Step
-    sources: tuple[int, ...]
-    output: list[float]
-    known: bool = False
-    hidden: bool = False
-
-
-class Events:
-    """Records events while its context is open."""
-
-    def __init__(self) -> None:
-        self.events: list[Event] = []
+    def __init__(self, *, active: bool) -> None:
+        self.active = active
+        self.events: list[Event] = []  # the first is the model's input
+        self.known: set[int] = set()  # numbers of those that PyTorch has by construction
+        self.given: set[int] = set()  # numbers of those that only PyTorch computed
         self._producers: dict[int, int] = {}
         self._kept: list[Any] = []  # tensors whose ids are in use
-        self._frames: list[int] = []
 
-    def producer(self, tensor: Any) -> int | None:
-        """Return the number of the event that made a tensor."""
-        return self._producers.get(id(tensor))
+    def producers(self, *tensors: Any) -> list[int]:
+        """Return the numbers of the events that made tensors, of those that are recorded."""
+        return [self._producers[id(tensor)] for tensor in tensors if id(tensor) in self._producers]
 
-    def add(self, step: Step, tensor: Any, sources: tuple[int, ...] = (), *, known: bool = False) -> None:
+    def add(self, event: Event, tensor: Any, *, known: bool = False, given: bool = False) -> None:
         """Record that something made a tensor."""
-        self._producers[id(tensor)] = len(self.events)
+        if not self.active:
+            return
+        number = self._producers[id(tensor)] = len(self.events)
         self._kept.append(tensor)
-        hidden = bool(self._frames)
-        self.events.append(Event(step, sources, fingerprint(np.asarray(tensor)), known=known, hidden=hidden))
+        self.events.append(replace(event, number=number, output=fingerprint(np.asarray(tensor))))
+        self.known |= {number} if known or given else set()
+        self.given |= {number} if given else set()
 
-    @contextmanager
-    def frame(self, step: Step, *, known: bool = False) -> Iterator[list[Any]]:
-        """Make one event of all that happens inside; put its results into the list that this yields."""
-        start, results = len(self.events), list[Any]()
-        self._frames.append(start)
-        try:
-            yield results
-        finally:
-            self._frames.pop()
-        sources = {one for event in self.events[start:] for one in event.sources if one < start}
-        for one in results:
-            made = self.producer(one)
-            if _is_float(one) and (made is None or made >= start):
-                self.add(step, one, tuple(sorted(sources)), known=known)
+    def framed(self, event: Event, compute: Callable[[], Any], *, known: bool = False) -> Any:
+        """Compute something, and record it as one event."""
+        start = len(self.events)
+        output = compute()
+        inner = {source for step in self.events[start:] for source in step.sources if source < start}
+        for tensor in tf.nest.flatten(output) if self.active else ():
+            if _is_float(tensor) and self._producers.get(id(tensor), start) >= start:
+                self.add(replace(event, sources=sorted(inner)), tensor, known=known)
+        return output
 
     def _operation(
         self, op_type: Any, inputs: Any, attributes: Any, outputs: Any, op_name: Any = None, graph: Any = None
@@ -124,42 +84,45 @@ class Events:
         if graph is not None:
             return
         name = op_type.decode() if isinstance(op_type, bytes) else op_type
-        sources = tuple(made for one in inputs if (made := self.producer(one)) is not None)
-        for one in outputs:
-            if not _is_float(one) or (not sources and name in QUIET):
-                continue
-            if name in QUIET:
-                self._producers[id(one)] = sources[0]
-                self._kept.append(one)
-            else:
-                self.add(Step(name=f"tf.{name}", place="", numbers={}), one, sources)
+        sources = self.producers(*inputs)
+        for tensor in filter(_is_float, outputs):
+            if name not in QUIET:
+                self.add(Event(name=f"tf.{name}", sources=sources), tensor)
+            elif sources:
+                self._producers[id(tensor)] = sources[0]
+                self._kept.append(tensor)
 
     @contextmanager
-    def recording(self) -> Iterator[None]:
+    def recording(self, samples: Any) -> Iterator[None]:
         """Record TensorFlow's operations, and functions of `keras.ops` and `keras.activations`."""
         with ExitStack() as stack:
-            for module in (keras.ops, keras.src.ops, keras.activations, keras.src.activations):
-                for name, function in vars(module).copy().items():
-                    if inspect.isfunction(function) and not name.startswith("_") and name not in ("get", "deserialize"):
-                        stack.enter_context(patch.object(module, name, self._framed(name, function)))
-            attention = keras.layers.MultiHeadAttention
-            stack.enter_context(patch.object(attention, "_compute_attention", self._attention(attention)))
-            op_callbacks.add_op_callback(self._operation)
-            stack.callback(op_callbacks.remove_op_callback, self._operation)
+            if self.active:
+                self.add(Event(name="input"), samples, known=True)
+                for module in (keras.ops, keras.src.ops, keras.activations, keras.src.activations):
+                    for name, function in vars(module).copy().items():
+                        is_public = not name.startswith("_") and name not in ("get", "deserialize")
+                        if is_public and inspect.isfunction(function):
+                            stack.enter_context(patch.object(module, name, self._function(name, function)))
+                attention = keras.layers.MultiHeadAttention
+                stack.enter_context(patch.object(attention, "_compute_attention", self._attention(attention)))
+                op_callbacks.add_op_callback(self._operation)
+                stack.callback(op_callbacks.remove_op_callback, self._operation)
             yield
 
-    def _framed(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    def _function(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
-            numbers = _literals(function, args, kwargs)
-            if name == "dot_product_attention":
-                given = inspect.signature(function).bind(*args, **kwargs).arguments
-                masked = bool(given.get("is_causal")) or given.get("mask") is not None
-                numbers = {"heads": int(given["query"].shape[2]), "masked": masked}
-            with self.frame(Step(name=name, place="", numbers=numbers)) as results:
-                out = function(*args, **kwargs)
-                results += out if isinstance(out, tuple | list) else [out]
-            return out
+            try:
+                bound = inspect.signature(function).bind(*args, **kwargs)
+                bound.apply_defaults()
+                named = bound.arguments
+            except TypeError:
+                named = {}
+            numbers = _literals(named)
+            if name == "dot_product_attention" and named:
+                masked = bool(named["is_causal"]) or named["mask"] is not None
+                numbers = {"heads": int(named["query"].shape[2]), "masked": masked}
+            return self.framed(Event(name=name, numbers=numbers), partial(function, *args, **kwargs))
 
         return call
 
@@ -171,10 +134,8 @@ class Events:
             mask = kwargs.get("attention_mask", args[3] if len(args) > 3 else None)
             masked = mask is not None or bool(kwargs.get("use_causal_mask"))
             numbers = {"heads": layer._num_heads, "masked": masked}
-            with self.frame(Step(name="attention", place=path_of(layer), numbers=numbers)) as results:
-                out = original(layer, *args, **kwargs)
-                results.append(out[0])
-            return out
+            event = Event(name="attention", place=path_of(layer), numbers=numbers)
+            return self.framed(event, partial(original, layer, *args, **kwargs))
 
         return call
 
@@ -183,44 +144,29 @@ def _is_float(tensor: Any) -> bool:
     return isinstance(tensor, tf.Tensor) and tensor.dtype.is_floating and tensor.shape.rank not in (None, 0)
 
 
-def _literals(function: Callable[..., Any], args: Any, kwargs: Any) -> dict[str, Any]:
-    """Return arguments that are numbers or words, defaults included."""
-    try:
-        bound = inspect.signature(function).bind(*args, **kwargs)
-    except TypeError:
-        return {}
-    bound.apply_defaults()
-    named = {name: one for name, one in bound.arguments.items() if name not in ("data_format", "name", "dtype")}
+def _literals(named: dict[str, Any]) -> dict[str, Any]:
+    """Return arguments that are numbers or words."""
     return {
-        name: one
-        for name, one in named.items()
-        if isinstance(one, int | float | str)
-        or (isinstance(one, tuple | list) and all(isinstance(n, int) for n in one))
+        name: value
+        for name, value in named.items()
+        if name not in ("data_format", "name", "dtype")
+        if isinstance(value, int | float | str)
+        or (isinstance(value, tuple | list) and all(isinstance(n, int) for n in value))
     }
 
 
-def path_of(layer: Any) -> str:
-    """Return the path of a layer, or its name if it has no arrays."""
-    return str(getattr(layer, "path", None) or getattr(layer, "name", ""))
-
-
-def described(layer: Any) -> Step:
+def described(layer: Any) -> Event:
     """Return a layer or operation with the numbers that define what it computes."""
     try:
         config = {**layer.get_config()} if isinstance(layer, keras.Layer) else dict(vars(layer))
     except Exception:  # a user's layer need not have a configuration
         config = {}
-    numbers = {
-        name: config[name]
-        for name in SHOWN
-        if config.get(name) is not None and config[name] != _DEFAULTS.get(name) and not isinstance(config[name], dict)
-    }
-    if callable(function := numbers.get("function")):
-        numbers["function"] = getattr(function, "__name__", "...")
-    return Step(name=type(layer).__name__, place=path_of(layer), numbers=_plain(numbers))
-
-
-def _plain(numbers: dict[str, Any]) -> dict[str, Any]:
-    return {
-        name: one if isinstance(one, int | float | str | list | tuple) else str(one) for name, one in numbers.items()
-    }
+    numbers = {}
+    for name, usual in SHOWN.items():
+        value = config.get(name)
+        if value is None or value == usual or isinstance(value, dict):
+            continue
+        if name == "function":
+            value = getattr(value, "__name__", "...") if callable(value) else value
+        numbers[name] = value if isinstance(value, int | float | str | list | tuple) else str(value)
+    return Event(name=type(layer).__name__, place=path_of(layer), numbers=numbers)

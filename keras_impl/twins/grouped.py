@@ -23,19 +23,15 @@ def _conv(
     dilation_rate: int | Sequence[int] = 1,
 ) -> Any:
     """Take the arguments of `keras.src.backend.tensorflow.nn.conv`, and return its result."""
-    channels, channels_each, outputs = inputs.shape[-1], kernel.shape[-2], kernel.shape[-1]
-    stride, dilation = (tuple(one) if isinstance(one, Sequence) else (one, one) for one in (strides, dilation_rate))
+    groups, (channels_each, outputs) = inputs.shape[-1] // kernel.shape[-2], kernel.shape[-2:]
     fits = len(inputs.shape) == 4 and keras.src.backend.standardize_data_format(data_format) == "channels_last"
-    if not fits or channels == channels_each or padding.upper() not in ("SAME", "VALID"):
+    if not fits or groups == 1 or padding.upper() not in ("SAME", "VALID"):
         return _original(inputs, kernel, strides, padding, data_format, dilation_rate)
-    if (
-        channels_each == 1
-        and outputs == channels
-        and len(set(stride)) == 1
-        and (max(stride) == 1 or max(dilation) == 1)
-    ):
-        turned = tf.transpose(tf.convert_to_tensor(kernel), (0, 1, 3, 2))
+    stride, dilation = (tuple(n) if isinstance(n, Sequence) else (n, n) for n in (strides, dilation_rate))
+    is_square = stride[0] == stride[1] and 1 in (stride[0], max(dilation))
+    kernel = tf.convert_to_tensor(kernel)
+    if channels_each == 1 and outputs == groups and is_square:
+        turned = tf.transpose(kernel, (0, 1, 3, 2))
         return tf.nn.depthwise_conv2d(inputs, turned, (1, *stride, 1), padding.upper(), dilations=dilation)
-    groups = channels // channels_each
-    parts = zip(tf.split(inputs, groups, -1), tf.split(tf.convert_to_tensor(kernel), groups, -1), strict=True)
+    parts = zip(tf.split(inputs, groups, -1), tf.split(kernel, groups, -1), strict=True)
     return tf.concat([tf.nn.convolution(x, k, stride, padding.upper(), dilations=dilation) for x, k in parts], -1)

@@ -5,10 +5,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import keras
 import numpy as np
+import tensorflow as tf
 from keras import layers
 
 from common.twins.arrays import channels_last_order
+from common.twins.trace import ArrayFolder, base_name
 
 # Name of a Keras variable -> role of PyTorch's array.
 ROLES = {
@@ -24,18 +27,17 @@ ROLES = {
 }
 MAIN = ("kernel", "embeddings")
 NEUTRAL = {"gamma": 1.0, "scale": 1.0, "moving_variance": 1.0}  # others: 0
+_DEPTHWISE = layers.DepthwiseConv1D | layers.DepthwiseConv2D
+_TRANSPOSED = layers.Conv1DTranspose | layers.Conv2DTranspose
+_CONVOLUTION = layers.Conv1D | layers.Conv2D | layers.Conv3D
 _CONVOLUTIONS = ("conv1d", "conv2d", "conv3d")
 # Class of a Keras layer -> PyTorch's functions that have the same arrays.
-FUNCTIONS: dict[type, tuple[str, ...]] = {
+FUNCTIONS: dict[Any, tuple[str, ...]] = {
     layers.Dense: ("linear", *_CONVOLUTIONS),
     layers.EinsumDense: ("linear",),
-    layers.DepthwiseConv1D: _CONVOLUTIONS,
-    layers.DepthwiseConv2D: _CONVOLUTIONS,
-    layers.Conv1DTranspose: ("conv_transpose",),
-    layers.Conv2DTranspose: ("conv_transpose",),
-    layers.Conv1D: (*_CONVOLUTIONS, "linear"),
-    layers.Conv2D: (*_CONVOLUTIONS, "linear"),
-    layers.Conv3D: (*_CONVOLUTIONS, "linear"),
+    _DEPTHWISE: _CONVOLUTIONS,
+    _TRANSPOSED: ("conv_transpose",),
+    _CONVOLUTION: (*_CONVOLUTIONS, "linear"),
     layers.Embedding: ("embedding",),
     layers.BatchNormalization: ("batch_norm",),
     layers.LayerNormalization: ("layer_norm",),
@@ -50,56 +52,76 @@ def functions_for(layer: Any) -> tuple[str, ...]:
     return next((functions for kind, functions in FUNCTIONS.items() if isinstance(layer, kind)), ())
 
 
-@dataclass(frozen=True)
-class Place:
-    """Where a Keras variable comes from.
+def path_of(layer: Any) -> str:
+    """Return the path of a layer, or its name if it has no arrays."""
+    return str(getattr(layer, "path", None) or getattr(layer, "name", ""))
 
-    Attributes:
-        names: of PyTorch's arrays, with rows; of several the sum.
-        part: number and count of equal parts of a packed array.
-        flat: shape of a sample before it was flattened, if entries are turned.
-        transposed: whether PyTorch's array is (inputs, outputs).
-        bare: an array of a user's layer: as it is, but for axes of size 1 and, if `transposed`, turned.
-    """
 
-    names: tuple[str, ...]
-    part: tuple[int, int] | None = None
-    flat: tuple[int, ...] | None = None
-    transposed: bool = False
-    bare: bool = False
+def is_seed(variable: Any) -> bool:
+    """Return whether a variable is the state of random numbers."""
+    return bool(variable.name == "seed_generator_state")
 
-    def to_keras(self, array: np.ndarray, layer: Any, variable: Any) -> np.ndarray | None:
-        """Return PyTorch's array, or its gradient, as the variable has it; None if it does not fit."""
-        shape = tuple(variable.shape)
-        if self.bare:
-            turned = array.T if self.transposed else array
-            return turned.reshape(shape) if turned.size == math.prod(shape) else None
-        if self.part:
-            number, count = self.part
+
+def own_variables(layer: Any) -> dict[str, Any]:
+    """Return a layer's own arrays by name, without those of layers in it and states of random numbers."""
+    if not isinstance(layer, keras.Layer) or isinstance(layer, layers.Normalization):
+        return {}
+    own = [*getattr(layer, "_trainable_variables", []), *getattr(layer, "_non_trainable_variables", [])]
+    return {variable.name: variable for variable in own if not is_seed(variable) and "float" in str(variable.dtype)}
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Source:
+    """Where the numbers of a Keras variable come from."""
+
+    variable: Any
+    layer: Any  # that owns the variable; None: WEIGHTS names it
+    names: tuple[str, ...]  # of PyTorch's arrays, with rows; of several the sum
+    part: tuple[int, int] = (0, 1)  # number and count of equal parts of a packed array
+    flat: tuple[int, ...] | None = None  # shape of a sample before it was flattened, if entries are turned
+    transposed: bool = False  # whether PyTorch's array is (inputs, outputs)
+    bare: bool = False  # of a user's layer: as it is, but for axes of size 1 and, if `transposed`, turned
+
+    @property
+    def array(self) -> str:
+        """The name of the first array, without rows."""
+        return base_name(self.names[0])
+
+    def load(self, arrays: ArrayFolder) -> None:
+        """Put PyTorch's numbers, as they were before training, into the variable."""
+        array = self.read(arrays, "weights")
+        is_turned = array.ndim == 2 and array.flags.f_contiguous  # which NumPy would copy slowly
+        self.variable.assign(tf.transpose(array.T) if is_turned else array)
+
+    def read(self, arrays: ArrayFolder, kind: str) -> Any:
+        """Return PyTorch's array of a kind (weights, gradients, ...) as the variable has it; None: it does not fit."""
+        addends = [arrays[f"{kind}/{name}"] for name in self.names]
+        array = addends[0] if len(addends) == 1 or kind == "gradients" else np.sum(addends, axis=0)
+        number, count = self.part
+        if count > 1:
             rows = len(array) // count
             array = array[number * rows : (number + 1) * rows]
-        if variable.name not in MAIN:
-            order = channels_last_order(self.flat) if self.flat and array.size == math.prod(self.flat) else None
-            if array.size != math.prod(shape):
-                return None
-            return (array if order is None else array[order]).reshape(shape)
-        kernel = _kernel(layer, array.T if self.transposed else array, shape)
-        if kernel is not None and self.flat and isinstance(layer, layers.Dense):
-            kernel = kernel[channels_last_order(self.flat)]
-        return kernel
+        if self.transposed:
+            array = array.T
+        shape = tuple(self.variable.shape)
+        if self.bare or self.variable.name not in MAIN:
+            if self.flat and array.size == math.prod(self.flat):
+                array = array[channels_last_order(self.flat)]
+            return array.reshape(shape) if array.size == math.prod(shape) else None
+        if self.flat and isinstance(self.layer, layers.Dense) and array.ndim == 2:
+            array = array[:, channels_last_order(self.flat)]
+        return _kernel(self.layer, array, shape)
 
 
 def _kernel(layer: Any, weight: np.ndarray, shape: tuple[int, ...]) -> np.ndarray | None:
     if isinstance(layer, layers.Dense | layers.EinsumDense):
         return _dense(weight, shape, einsum=isinstance(layer, layers.EinsumDense))
-    if isinstance(layer, layers.Embedding):
-        return weight if weight.shape == shape else None
-    if isinstance(layer, layers.DepthwiseConv1D | layers.DepthwiseConv2D):
+    if isinstance(layer, _DEPTHWISE):
         if weight.ndim != len(shape) or weight.shape[1] != 1 or weight.shape[0] != shape[-2] * shape[-1]:
             return None
         weight = weight.reshape(shape[-2], shape[-1], *weight.shape[2:])
         weight = np.moveaxis(weight, (0, 1), (-2, -1))
-    else:
+    elif not isinstance(layer, layers.Embedding):
         if weight.ndim == 2:  # a product of every pixel, as a convolution of 1 x 1
             weight = weight.reshape(*weight.shape, *[1] * (len(shape) - 2))
         # (out, in, ...) -> (..., in, out); transposed convolutions: (in, out, ...) -> (..., out, in)
@@ -120,7 +142,26 @@ def _dense(weight: np.ndarray, shape: tuple[int, ...], *, einsum: bool) -> np.nd
 
 def fits_bare(shape: Sequence[int], other: Sequence[int]) -> bool | None:
     """Return whether an array has to be turned to fit a variable of a user's layer; None: it does not fit."""
-    plain, wanted = ([one for one in sizes if one != 1] for sizes in (shape, other))
+    plain, wanted = ([size for size in sizes if size != 1] for sizes in (shape, other))
     if plain == wanted:
         return False
     return True if len(wanted) == 2 and plain[::-1] == wanted else None
+
+
+def multiply_adds(layer: Any, value: Any, output: Any) -> int:
+    """Return the multiplications of a layer's input with its kernel."""
+    kernel = getattr(layer, "kernel", None)
+    outputs = math.prod(output.shape)
+    if isinstance(layer, layers.Embedding):  # a tied head multiplies with it
+        return outputs * int(value.shape[-1]) if "float" in str(value.dtype) else 0
+    if kernel is None:
+        return 0
+    if isinstance(layer, layers.EinsumDense):
+        inputs, letters = layer.equation.replace("...", "").split("->")[0].split(",")
+        summed = [size for letter, size in zip(letters, kernel.shape, strict=True) if letter in inputs]
+        return outputs * math.prod(summed)
+    if isinstance(layer, _TRANSPOSED):
+        return math.prod(value.shape) * math.prod(kernel.shape[:-1])
+    if isinstance(layer, layers.Dense | _DEPTHWISE | _CONVOLUTION):
+        return outputs * math.prod(kernel.shape[: -2 if isinstance(layer, _DEPTHWISE) else -1])
+    return 0

@@ -6,9 +6,8 @@ import keras
 import tensorflow as tf
 
 from common.errors import UserError
-from common.twins.contract import Pair, users_code
-from keras_impl.twins.events import path_of
-from keras_impl.twins.runner import Rates
+from common.twins.contract import Pair, check_output, users_code
+from keras_impl.twins.kernels import path_of
 
 
 class Built:
@@ -20,17 +19,15 @@ class Built:
 
     def __init__(self, pair: Pair) -> None:
         self.pair = pair
-        self.model = pair.build("keras")
-        if not isinstance(self.model, keras.Model):
-            raise UserError(
-                f"keras_model() returns a keras.Model. Received: {type(self.model).__name__} from {pair.place}. "
-                "Return one"
-            )
-        self.rates = self._switch_off_dropout()
-        self._check_precision()
-        with users_code("keras_model()'s call", pair.place):
-            output = self.model(self.batch(0), training=False)
-        _check_output(output)
+        self.model = pair.build("keras", keras.Model, kind_name="a keras.Model")
+        self.rates = self._switch_off_dropout()  # id of a layer -> what it would drop
+        for layer in self.model._flatten_layers():
+            if not isinstance(layer, keras.layers.InputLayer) and layer.compute_dtype not in ("float64", None):
+                raise UserError(
+                    f"models are compared in float64. Received: Keras layer {path_of(layer)} that computes in "
+                    f"{layer.compute_dtype} (policy {layer.dtype_policy.name}). Leave out its dtype or the policy"
+                )
+        check_output(self.forward(0, training=False), "keras", tensor_kind=tf.Tensor)
 
     def batch(self, number: int) -> Any:
         """Return samples as the model takes them: channels first if it says so."""
@@ -41,8 +38,13 @@ class Built:
             samples = samples.transpose(0, 3, 1, 2)
         return tf.constant(samples)
 
-    def _switch_off_dropout(self) -> Rates:
-        rates, inner = Rates(), set[int]()
+    def forward(self, number: int, *, training: bool) -> Any:
+        """Return the output of a batch."""
+        with users_code("keras_model()'s call", self.pair.place):
+            return self.model(self.batch(number), training=training)
+
+    def _switch_off_dropout(self) -> dict[int, float]:
+        rates, inner = dict[int, float](), set[int]()
         for layer in self.model._flatten_layers():
             if id(layer) in inner:
                 continue
@@ -51,28 +53,6 @@ class Built:
                 rate = getattr(layer, name, None)
                 drops = name not in ("rate", "drop_prob") or "drop" in type(layer).__name__.lower()
                 if isinstance(rate, float) and drops and rate > 0:
-                    rates[id(layer)] = (rate, name == "_dropout")
+                    rates[id(layer)] = rate
                     setattr(layer, name, 0.0)
         return rates
-
-    def _check_precision(self) -> None:
-        """Raise UserError if a layer does not compute in float64."""
-        for layer in self.model._flatten_layers():
-            if not isinstance(layer, keras.layers.InputLayer) and layer.compute_dtype not in ("float64", None):
-                raise UserError(
-                    f"models are compared in float64. Received: Keras layer {path_of(layer)} that computes in "
-                    f"{layer.compute_dtype} (policy {layer.dtype_policy.name}). Leave out its dtype or the policy"
-                )
-
-
-def _check_output(output: Any) -> None:
-    if not isinstance(output, tf.Tensor):
-        number = f" of {len(output)}" if isinstance(output, tuple | list | dict) else ""
-        raise UserError(
-            f"a model returns one tensor. Received: a {type(output).__name__}{number} from Keras' model. "
-            "Return the tensor that is compared, such as the logits"
-        )
-    if output.dtype != tf.float64:
-        raise UserError(
-            f"models are compared in float64. Received: {output.dtype.name} from Keras' model. Leave out casts"
-        )

@@ -11,7 +11,8 @@ import keras_impl.quiet_tensorflow  # isort: skip  # noqa: F401 - before Keras: 
 import keras
 import tensorflow as tf
 
-from common.twins.worker import COMPARISON_FILE, Worker, run_worker
+from common.twins.contract import load_pair
+from common.twins.processes import Task, run_worker
 from keras_impl.twins.compared import compare
 from keras_impl.twins.grouped import use_fast_grouped_convolutions
 from keras_impl.twins.model import Built
@@ -22,17 +23,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return run_worker(work, side="keras", arguments=arguments)
 
 
-def work(worker: Worker) -> None:
+def work(task: Task) -> None:
     """Build the model, wait for PyTorch's process, compare."""
-    tf.config.threading.set_intra_op_parallelism_threads(worker.threads)
+    tf.config.threading.set_intra_op_parallelism_threads(task.threads)
     tf.config.threading.set_inter_op_parallelism_threads(1)
     keras.config.set_floatx("float64")
     keras.config.set_dtype_policy("float64")
     keras.utils.set_random_seed(0)
     use_fast_grouped_convolutions()
-    pair = worker.pair()
-    built = Built(pair)
-    compare(built, worker).write(worker.folder / COMPARISON_FILE)
+    built = Built(load_pair(task.source))
+    task.write_result("keras", compare(built, task))
 
 
 if __name__ == "__main__":

@@ -1,16 +1,16 @@
 """Compares many model files in one process per framework, as `python -m common twins` does one pair in two."""
 
-import json
 import os
 import subprocess
 import sys
-from dataclasses import asdict
 from pathlib import Path
 
 from frameworks import need
 
-from common.twins.comparison import Comparison, read_comparison
+from common.twins.comparison import Comparison
 from common.twins.contract import PairSource
+from common.twins.processes import RESULT_FILE, TASK_FILE, Task
+from common.twins.trace import read_record, write_record
 from common.utils.environments import project_first
 
 # Ends as the command does: a user's error is in a file, anything else is a bug.
@@ -33,8 +33,7 @@ def compared(sources: dict[str, PairSource], folder: Path, *, threads: int = 1) 
     folders = {name: folder / name for name in sources}
     for name, source in sources.items():
         folders[name].mkdir(parents=True)
-        settings = {"source": asdict(source), "threads": threads}
-        (folders[name] / "settings.json").write_text(json.dumps(settings))
+        write_record(folders[name] / TASK_FILE, Task(source=source, threads=threads, folder=folders[name]))
     for framework in ("torch", "keras"):
         left = [str(one) for one in folders.values() if not (one / "torch.error").exists()]
         program = _PROGRAM.format(framework=framework)
@@ -51,7 +50,7 @@ def _outcome(folder: Path) -> Comparison | str:
     for error in sorted(folder.glob("*.error")):
         return error.read_text()
     assert not (folder / "bug").exists(), f"{folder.name}: {(folder / 'bug').read_text()}"
-    return read_comparison(folder / "keras.json")
+    return read_record(folder / RESULT_FILE.format("keras"), Comparison)
 
 
 def written(folder: Path, name: str, text: str) -> PairSource:

@@ -53,7 +53,7 @@ def _outcome(name: str, comparison: Comparison | str, planted: tuple[str, str] |
     if planted is None:
         return Outcome(name, verdict.level == "equal", False, verdict)
     kind, place = planted
-    said = [(one.cause.kind, one.place) for one in verdict.found]
-    said += [(one, text) for one, text, _ in verdict.training]
-    said += [("arrays", one) for one in [*comparison.only_torch, *comparison.only_keras, *comparison.tied]]
+    said = [(difference.cause.kind, difference.place) for difference in verdict.differences]
+    said += [(cause.kind, cause.text) for cause in verdict.training]
+    said += [(cause.kind, name) for cause in comparison.unmatched for name in cause.names]
     return Outcome(name, any(one == kind and place in where for one, where in said), True, verdict)

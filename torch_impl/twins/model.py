@@ -2,7 +2,6 @@
 
 import zlib
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -10,10 +9,9 @@ from torch import nn
 
 from common.errors import UserError
 from common.twins.adamw import AdamW
-from common.twins.arrays import fingerprint
-from common.twins.contract import Pair, targets, users_code
-from common.twins.trace import ArrayFolder, Dropout
-from torch_impl.twins.recorder import Origin, Recorder, named_arrays
+from common.twins.contract import Pair, check_output, targets, users_code
+from common.twins.trace import ArrayFolder, Dropout, Event
+from torch_impl.twins.recorder import Recorder, named_arrays
 
 # Some biases are so large that functions such as ReLU6 and hard swish reach all their parts.
 FAR, FAR_SHARE = 7.0, 0.15
@@ -25,16 +23,12 @@ def checked_model(pair: Pair) -> nn.Module:
     Raises:
         UserError: it is none, or cannot be used.
     """
-    model = pair.build("torch")
-    if not isinstance(model, nn.Module):
-        raise UserError(
-            f"torch_model() returns an nn.Module. Received: {type(model).__name__} from {pair.place}. Return one"
-        )
-    if any(isinstance(one, torch.jit.ScriptModule) for one in model.modules()):
+    model: nn.Module = pair.build("torch", nn.Module, kind_name="an nn.Module")
+    if any(isinstance(module, torch.jit.ScriptModule) for module in model.modules()):
         raise UserError(f"a scripted model shows no functions. Received: {type(model).__name__}. Return it unscripted")
     with users_code("torch_model()", pair.place):
         model = model.to("cpu", torch.float64)
-        if any(isinstance(one, nn.parameter.UninitializedParameter) for one in model.parameters()):
+        if any(isinstance(parameter, nn.parameter.UninitializedParameter) for parameter in model.parameters()):
             with torch.no_grad():  # arrays of lazy modules are made by the first batch
                 model.eval()(batch_of(pair, 0))
     randomize(model)
@@ -49,14 +43,9 @@ def batch_of(pair: Pair, number: int) -> torch.Tensor:
 
 def randomize(model: nn.Module) -> None:
     """Fill all arrays by their names: none is zero or one, scales are near 1, variances positive."""
-    scales = {
-        id(one)
-        for module in model.modules()
-        if "Norm" in type(module).__name__
-        for name, one in module.named_parameters(recurse=False)
-        if name == "weight"
-    }
-    parameters = {id(one) for one in model.parameters()}
+    norms = [module for module in model.modules() if "Norm" in type(module).__name__]
+    scales = {id(module.weight) for module in norms if isinstance(getattr(module, "weight", None), nn.Parameter)}
+    parameters = {id(parameter) for parameter in model.parameters()}
     with torch.no_grad():
         for name, tensor in named_arrays(model):
             generator = np.random.default_rng(zlib.crc32(name.encode()))
@@ -64,23 +53,16 @@ def randomize(model: nn.Module) -> None:
                 values = generator.uniform(0.5, 1.5, tensor.shape)
             elif name.endswith("running_mean"):
                 values = generator.normal(0, 0.2, tensor.shape)
-            elif id(tensor) in parameters and tensor.ndim <= 1:
+            elif id(tensor) not in parameters:
+                continue  # a table of the user's
+            elif tensor.ndim <= 1:
                 values = generator.normal(0, 0.2, tensor.shape)
                 far = generator.random(tensor.shape) < FAR_SHARE
                 values[far] = generator.choice([-FAR, FAR], int(far.sum()))
-            elif id(tensor) in parameters:
+            else:
                 values = generator.standard_normal(tensor.shape)
                 values *= (1.4 / np.prod(tensor.shape[1:])) ** 0.5
-            else:
-                continue  # a table of the user's
             tensor.copy_(torch.from_numpy(values))
-
-
-def aliases(model: nn.Module) -> dict[str, str]:
-    """Return further names of parameters that have two."""
-    first: dict[int, str] = {}
-    named = model.named_parameters(remove_duplicate=False)
-    return {name: own for name, one in named if (own := first.setdefault(id(one), name)) != name}
 
 
 class Run:
@@ -88,125 +70,71 @@ class Run:
 
     def __init__(self, model: nn.Module, *, pair: Pair, arrays: ArrayFolder) -> None:
         self.model, self.pair, self.arrays = model, pair, arrays
-        self.dropouts: list[Dropout] = []
-        self.always: list[str] = []  # that drop in inference, too
+        self.events: dict[str, list[Event]] = {}  # mode -> calls
         self.results: dict[str, int] = {}  # mode -> number of the call that made the output
-        self._last: Any = None
-        for name, one in named_arrays(model):
-            arrays[f"weights/{name}"] = one.detach().numpy()
-        self._rates = self._switch_off_stochastic_depth()
-
-    def _switch_off_stochastic_depth(self) -> dict[str, float]:
-        """Set what drops whole branches to 0; return the rates. The recorder switches off other dropout."""
-        rates = {}
-        for name, module in self.model.named_modules():
-            if type(module).__name__ in ("StochasticDepth", "DropPath"):
-                for attribute in ("p", "drop_prob"):
-                    if isinstance(getattr(module, attribute, None), float):
-                        rates[name] = getattr(module, attribute)
-                        setattr(module, attribute, 0.0)
-        return rates
+        self.dropouts: list[Dropout] = []
+        self._drop_in_inference: list[str] = []  # places
+        self._random: list[str] = []  # functions
+        for name, tensor in named_arrays(model):
+            arrays[f"weights/{name}"] = tensor.detach().numpy()
 
     def _output(self, number: int, recorder: Recorder) -> torch.Tensor:
-        samples = batch_of(self.pair, number)
-        samples._twins = Origin(-1, None)  # type: ignore[attr-defined]
-        with users_code("torch_model()'s forward", self.pair.place), recorder:
-            return checked_output(self.model(samples))
+        with users_code("torch_model()'s forward", self.pair.place):
+            output = recorder.run(self.model, batch_of(self.pair, number))
+        check_output(output, "torch", tensor_kind=torch.Tensor)
+        return output
 
-    def forward(self, mode: str) -> list[Any]:
-        """Run the first batch; return the calls. Inputs, outputs and statistics go into the folder."""
+    def forward(self, mode: str) -> None:
+        """Run the first batch. Inputs, outputs and statistics go into the folder."""
         self.model.train(mode == "training")
         recorder = Recorder(self.model, arrays=self.arrays, mode=mode)
-        hooks = [
-            module.register_forward_pre_hook(self._note_branch(name))
-            for name, module in self.model.named_modules()
-            if name in self._rates and mode == "training"
-        ]
         output = self._output(0, recorder)
-        recorder.close()
-        for hook in hooks:
-            hook.remove()
+        places = [dropout.layer for dropout in recorder.dropouts]
         if mode == "inference":
-            self.always = [one.layer for one in recorder.dropouts]
+            self._drop_in_inference = places
         else:
-            self.dropouts += [replace(one, always=one.layer in self.always) for one in recorder.dropouts]
-        self.results[mode] = getattr(output, "_twins", Origin(-1, None)).order
-        self.arrays[f"{mode}/output"] = output.detach().numpy()
-        self._last = (output.detach().numpy().copy(), recorder.random)
-        if not np.isfinite(output.detach().numpy()).all():
+            always = [place in self._drop_in_inference for place in places]
+            both = zip(recorder.dropouts, always, strict=True)
+            self.dropouts = [replace(dropout, always=in_inference) for dropout, in_inference in both]
+            self._random = recorder.random
+            for name, tensor in named_arrays(self.model):
+                if "running_" in name:
+                    self.arrays[f"statistics/{name}"] = tensor.detach().numpy()
+        self.events[mode] = recorder.events
+        self.results[mode] = output._twins.number if hasattr(output, "_twins") else 0
+        values = self.arrays[f"{mode}/output"] = output.detach().numpy()
+        if not np.isfinite(values).all():
             raise UserError(
                 f"PyTorch's model returns what is no number. Received: NaN or infinity in {mode} with random arrays, "
                 f"in {self.pair.place}. Check divisions, roots and logarithms"
             )
-        if mode == "training":
-            for name, one in named_arrays(self.model):
-                if "running_" in name:
-                    self.arrays[f"statistics/{name}"] = one.detach().numpy()
-        return recorder.calls
-
-    def _note_branch(self, name: str) -> Any:
-        def note(module: nn.Module, arguments: Any) -> None:
-            print_ = fingerprint(arguments[0].detach().numpy())
-            self.dropouts.append(Dropout(layer=name, rate=self._rates[name], input=print_))
-
-        return note
 
     def train(self, *, updates: int) -> list[float]:
         """Write the gradients of the first batch; make updates; return their losses."""
-        for name, one in self.model.named_buffers():  # as they were before the recorded pass in training mode
-            if one.is_floating_point():
-                one.copy_(torch.from_numpy(self.arrays[f"weights/{name}"].copy()))
+        for name, buffer in self.model.named_buffers():  # as they were before the recorded pass in training mode
+            if buffer.is_floating_point():
+                buffer.copy_(torch.from_numpy(self.arrays[f"weights/{name}"].copy()))
         optimizer, losses = AdamW(updates=updates), []
         for number in range(updates):
-            recorder = Recorder(self.model, arrays=None, mode="training")
-            output = self._output(number, recorder)
-            recorder.close()
+            output = self._output(number, Recorder(self.model, arrays=None, mode="training"))
             if number == 0:
-                self._check_repeated(output)
+                is_equal = np.array_equal(self.arrays["training/output"], output.detach().numpy())
+                self.pair.check_repeated("torch", is_equal=is_equal, random=self._random)
             loss = ((output - torch.from_numpy(targets(tuple(output.shape), number))) ** 2).mean()
-            self.model.zero_grad(set_to_none=True)
             if loss.requires_grad:
                 with users_code("the backward pass of torch_model()", self.pair.place):
                     loss.backward()
             losses.append(loss.item())
-            optimizer.start_update()
-            for name, one in self.model.named_parameters():
-                if one.grad is None:
+            for name, parameter in self.model.named_parameters():
+                if parameter.grad is None:
                     continue
+                gradient = np.ascontiguousarray(parameter.grad.numpy())
                 if number == 0:
-                    self.arrays[f"gradients/{name}"] = one.grad.numpy()
-                weights = np.ascontiguousarray(one.detach().numpy())
-                optimizer.update(name, weights, np.ascontiguousarray(one.grad.numpy()))
-                one.detach().copy_(torch.from_numpy(weights))
-                one.grad = None
-        for name, one in named_arrays(self.model):
-            self.arrays[f"trained/{name}"] = one.detach().numpy()
+                    self.arrays[f"gradients/{name}"] = gradient
+                weights = np.ascontiguousarray(parameter.detach().numpy())
+                optimizer.update(name, weights, gradient, number=number + 1)
+                parameter.detach().copy_(torch.from_numpy(weights))
+                parameter.grad = None
+        for name, tensor in named_arrays(self.model):
+            self.arrays[f"trained/{name}"] = tensor.detach().numpy()
         return losses
-
-    def _check_repeated(self, output: torch.Tensor) -> None:
-        """Raise UserError if the same batch had other outputs in the last pass."""
-        before, drawn = self._last
-        if not np.array_equal(before, output.detach().numpy()):
-            raise UserError(
-                "PyTorch's model draws random numbers outside dropout. Received: two passes of the same batch that "
-                f"differ{': ' + drawn[0] if drawn else ''}, in {self.pair.place}. Leave them out for the comparison"
-            )
-
-
-def checked_output(output: Any) -> torch.Tensor:
-    """Return the output.
-
-    Raises:
-        UserError: it is not one floating tensor.
-    """
-    if not isinstance(output, torch.Tensor):
-        number = f" of {len(output)}" if isinstance(output, tuple | list | dict) else ""
-        raise UserError(
-            f"a model returns one tensor. Received: a {type(output).__name__}{number} from PyTorch's model. Return the "
-            "tensor that is compared, such as the logits"
-        )
-    if output.dtype is not torch.float64:
-        raise UserError(
-            f"models are compared in float64. Received: {output.dtype} from PyTorch's model. Leave out casts"
-        )
-    return output

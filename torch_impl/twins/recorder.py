@@ -4,7 +4,9 @@ A function mode sees every call, whichever module makes it: `F.linear`, `F.conv2
 `nn.MultiheadAttention`, a tied head and a bare `nn.Parameter` need no case of their own. Dropout is switched off here.
 """
 
+import re
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 from unittest.mock import patch
@@ -16,7 +18,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from common.twins.arrays import fingerprint
-from common.twins.trace import ArrayFolder, Call, Dropout
+from common.twins.trace import ArrayFolder, Dropout, Event, base_name
 from torch_impl.twins.depthwise import depthwise, is_depthwise
 
 CONVOLUTION = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
@@ -35,52 +37,27 @@ ARGUMENTS = {
     "addmm": ("bias", "input", "weight"),  # x W + b: the weight is (inputs, outputs)
     "matmul": ("input", "weight"),
 }
+PRODUCTS = ("linear", "matmul", "addmm")
+ATTENTION = "scaled_dot_product_attention"
 # Functions of Python that call others, which are recorded in their place.
-COMPOSITE = {"multi_head_attention_forward", "_in_projection_packed", "_in_projection"}
+COMPOSITE = ("multi_head_attention_forward", "_in_projection_packed", "_in_projection")
 # Functions that change neither numbers nor their order within a sample, or return no numbers.
-SILENT = {
-    "get",
-    "size",
-    "dim",
-    "numel",
-    "is_floating_point",
-    "contiguous",
-    "clone",
-    "detach",
-    "expand",
-    "type",
-    "to",
-    "view",
-    "reshape",
-    "flatten",
-    "transpose",
-    "permute",
-    "unflatten",
-    "squeeze",
-    "unsqueeze",
-    "t",
-    "expand_as",
-    "len",
-    "ravel",
-    "movedim",
-    "swapaxes",
-    "float",
-    "double",
-    "view_as",
-    "reshape_as",
-    "type_as",
-}
-DROPS = {"dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout", "feature_dropout"}
+SILENT = re.compile(
+    r"get|size|dim|numel|is_floating_point|contiguous|clone|detach|expand|expand_as|type|type_as|to|view|view_as|"
+    r"reshape|reshape_as|flatten|unflatten|transpose|permute|squeeze|unsqueeze|t|len|ravel|movedim|swapaxes|float|double"
+)
+BRANCH_DROPS = ("StochasticDepth", "DropPath")  # classes of modules
+DROPS = re.compile(r"(alpha_|feature_alpha_|feature_)?dropout|dropout[123]d")
 SAME = {"iadd": "add", "radd": "add", "imul": "mul", "rmul": "mul", "isub": "sub", "rmatmul": "matmul", "mm": "matmul"}
-UNIMPORTANT = {"inplace", "training", "return_indices", "_stacklevel", "dtype", "out"}  # arguments
+UNIMPORTANT = ("inplace", "training", "return_indices", "_stacklevel", "dtype", "out")  # arguments
 RANDOM = ("rand", "normal", "bernoulli", "multinomial", "uniform", "exponential", "poisson")
 
 
 class Origin(NamedTuple):
-    """Where a tensor comes from: the number of the call, and a sample's shape before it was flattened."""
+    """Where a tensor comes from: the number of the event, and a sample's shape before it was flattened."""
 
-    order: int
-    flat: tuple[int, ...] | None
+    number: int
+    flat: tuple[int, ...] | None = None
 
 
 class Recorder(TorchFunctionMode):
@@ -93,43 +70,55 @@ class Recorder(TorchFunctionMode):
 
     def __init__(self, model: nn.Module, *, arrays: ArrayFolder | None, mode: str) -> None:
         super().__init__()
-        self.calls: list[Call] = []
+        self.events: list[Event] = []  # the model's input, and the calls
         self.dropouts: list[Dropout] = []
-        self.random: list[str] = []
+        self.random: list[str] = []  # functions that draw random numbers
         self._arrays, self._mode = arrays, mode
-        self._named = {id(tensor): name for name, tensor in named_arrays(model)}
+        self._names = {id(tensor): name for name, tensor in named_arrays(model)}
         self._storages = {_address(tensor): (name, tensor) for name, tensor in model.named_parameters()}
-        self._shapes = {name: tuple(tensor.shape) for name, tensor in model.named_parameters()}
         self._modules: list[str] = []
         self._hooks = []
         for name, module in model.named_modules():
-            self._hooks.append(module.register_forward_pre_hook(self._enter(name)))
+            self._hooks.append(module.register_forward_pre_hook(partial(self._enter, name)))
             self._hooks.append(module.register_forward_hook(self._leave, always_call=True))
 
-    def close(self) -> None:
-        """Take the hooks off the model."""
-        for hook in self._hooks:
-            hook.remove()
+    def run(self, model: nn.Module, samples: torch.Tensor) -> Any:
+        """Call the model, and take the hooks off it."""
+        self.events.append(Event(name="input", output=fingerprint(samples.numpy())))
+        samples._twins = Origin(0)  # type: ignore[attr-defined]
+        try:
+            with self:
+                return model(samples)
+        finally:
+            for hook in self._hooks:
+                hook.remove()
 
-    def _enter(self, name: str) -> Callable[[nn.Module, Any], None]:
-        return lambda _, arguments: self._modules.append(name)
+    def _enter(self, name: str, module: nn.Module, arguments: Any) -> None:
+        self._modules.append(name)
+        if type(module).__name__ in BRANCH_DROPS and module.training:
+            self._note_dropout(arguments[0], getattr(module, "p", 0.0) or getattr(module, "drop_prob", 0.0))
+            module.training = False
 
     def _leave(self, module: nn.Module, arguments: Any, output: Any) -> None:
         self._modules.pop()
+        if type(module).__name__ in BRANCH_DROPS:
+            module.training = self._mode == "training"
 
     def __torch_function__(self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None) -> Any:
         """Call a function and record it."""
         kwargs = kwargs or {}
-        name = getattr(func, "__name__", str(func)).strip("_")
-        name = SAME.get(name, name)
-        if getattr(func, "__name__", "") in COMPOSITE:
+        own_name = getattr(func, "__name__", str(func))
+        name = SAME.get(own_name.strip("_"), own_name.strip("_"))
+        if own_name in COMPOSITE:
             # Without this, the function would ask this mode again and again.
             with self, patch.object(F, "has_torch_function", lambda *_: False):
                 return func(*args, **kwargs)
-        if name in DROPS:
-            return self._drop(args, kwargs)
-        attention = name == "scaled_dot_product_attention"
-        if attention and kwargs.get("dropout_p"):
+        if DROPS.fullmatch(name):
+            named = dict(zip(("input", "p", "training"), args, strict=False)) | kwargs
+            if named.get("training", True):
+                self._note_dropout(named["input"], named.get("p", 0.5))
+            return named["input"]
+        if name == ATTENTION and kwargs.get("dropout_p"):
             self._note_dropout(args[0], kwargs["dropout_p"], attention=True)
             kwargs = {**kwargs, "dropout_p": 0.0}
         named = dict(zip(ARGUMENTS.get(name, ()), args, strict=False)) | kwargs
@@ -139,23 +128,10 @@ class Recorder(TorchFunctionMode):
             return compute()
         if name.startswith(RANDOM):
             self.random.append(f"torch.{name} in {self._place()}")
-        given = [one for one in _tensors([*args, *kwargs.values()]) if isinstance(one, torch.Tensor)]
-        before = self._before(name, args, kwargs, given)
-        out = compute()
-        many = isinstance(out, tuple | list)
-        for number, one in enumerate(out if many else [out]):
-            if isinstance(one, torch.Tensor) and one.is_floating_point():
-                self._record(f"{name}[{number}]" if many and len(out) > 1 else name, before, given, one)
-        return out
+        return self._recorded(name, args, kwargs, named, compute)
 
-    def _drop(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        rate = kwargs.get("p", args[1] if len(args) > 1 else 0.5)
-        training = kwargs.get("training", args[2] if len(args) > 2 else True)
-        if training:
-            self._note_dropout(args[0], rate, attention=False)
-        return args[0]
-
-    def _note_dropout(self, tensor: torch.Tensor, rate: float, *, attention: bool) -> None:
+    def _note_dropout(self, tensor: torch.Tensor, rate: float, *, attention: bool = False) -> None:
+        """Record that the module that calls drops entries."""
         if rate and self._arrays is not None:
             seen = fingerprint(tensor.detach().numpy())
             self.dropouts.append(Dropout(layer=self._place(), rate=float(rate), input=seen, attention=attention))
@@ -164,99 +140,100 @@ class Recorder(TorchFunctionMode):
         """Return the module that calls."""
         return (self._modules[-1] if self._modules else "") or "forward"
 
-    def _before(self, name: str, args: Sequence[Any], kwargs: Any, given: list[torch.Tensor]) -> dict[str, Any]:
-        """Return what is known of a call before it is made; an operation in place overwrites its input."""
-        known: dict[str, Any] = {"weights": {}, "numbers": {}, "x": None, "transposed": False}
-        origins = [getattr(one, "_twins", None) for one in given]
-        known["sources"] = [origin.order for origin in origins if origin]
-        known["flat"] = next((origin.flat for origin in origins if origin and origin.flat), None)
-        if name in SILENT:
-            return known
-        self._find_weights(known, name, dict(zip(ARGUMENTS.get(name, ()), args, strict=False)) | kwargs)
-        if known["x"] is None:
-            bare = [found for one in given if (found := self._name_of(one, parts=True))]
-            known["weights"] = {f"bare{number}": one for number, one in enumerate(dict.fromkeys(bare))}
-            attention = name == "scaled_dot_product_attention"
-            known["numbers"] = _attention(args, kwargs) if attention else _literals([*args[1:]], kwargs)
-        known["inputs"] = []
-        if known["x"] is not None:
-            known["inputs"] = [fingerprint(known["x"].detach().numpy())]
-        elif known["weights"]:
-            others = [one for one in given if one.is_floating_point() and not self._name_of(one, parts=True)]
-            known["inputs"] = [fingerprint(one.detach().numpy()) for one in others]
-        known["array"] = known["x"].detach().numpy().copy() if known["x"] is not None else None
-        return known
-
-    def _find_weights(self, known: dict[str, Any], name: str, named: dict[str, Any]) -> None:
-        """Find arrays by their roles."""
-        weights = {
-            role: found for role, one in named.items() if role != "input" and (found := self._name_of(one, parts=False))
-        }
-        if name in ("matmul", "addmm") and isinstance(named.get("weight"), torch.Tensor):
-            whole = self._storages.get(_address(named["weight"]))
-            if whole is None or whole[1].ndim != 2 or named["weight"].numel() != whole[1].numel():
-                return
-            weights["weight"] = whole[0]
-            known["transposed"] = tuple(named["weight"].stride()) == tuple(whole[1].stride())
-        if weights and isinstance(named.get("input"), torch.Tensor):
-            known["x"], known["weights"] = named["input"], weights
-            known["numbers"] = {role: one for role, one in _literals([], named).items() if role not in weights}
-
-    def _record(self, name: str, before: dict[str, Any], given: list[torch.Tensor], out: torch.Tensor) -> None:
-        sources = list(dict.fromkeys(before["sources"]))
-        flat = before["flat"] if any(out.shape == one.shape for one in given) else None
-        images = [one for one in given if one.ndim in (4, 5)]
-        if name in SILENT and images and out.ndim == 2 and len(out) == len(images[0]):
-            flat = tuple(images[0].shape[1:])
-        if name in SILENT:
+    def _recorded(
+        self, name: str, args: Sequence[Any], kwargs: dict[str, Any], named: dict[str, Any], compute: Callable[[], Any]
+    ) -> Any:
+        """Make a call and record it; what it is given is recorded before, as it may be overwritten in place."""
+        tensors = list(_tensors([*args, *kwargs.values()]))
+        origins = [origin for tensor in tensors if (origin := getattr(tensor, "_twins", None))]
+        sources = list(dict.fromkeys(origin.number for origin in origins))
+        flat = next((origin.flat for origin in origins if origin.flat), None)
+        images = next((tensor for tensor in tensors if tensor.ndim in (4, 5)), None)
+        silent = bool(SILENT.fullmatch(name))
+        if not silent:
+            event = replace(self._event(name, args, kwargs, named, tensors), sources=sources, flat=flat and list(flat))
+            x = named["input"].detach().numpy().copy() if event.shapes else None
+        result = compute()
+        outputs = list(_tensors([result]))
+        for number, out in enumerate(outputs):
+            if not out.is_floating_point():
+                continue
+            new_flat = flat if any(out.shape == tensor.shape for tensor in tensors) else None
+            if silent and images is not None and out.ndim == 2 and len(out) == len(images):
+                new_flat = tuple(images.shape[1:])
+            if not silent:
+                self._add(replace(event, name=f"{event.name}[{number}]" if len(outputs) > 1 else event.name), x, out)
+                sources = [len(self.events) - 1]
             if sources:
-                out._twins = Origin(sources[0], flat)  # type: ignore[attr-defined]
-            return
-        values, order, x = out.detach().numpy(), len(self.calls), before["array"]
-        linear = name in ("matmul", "addmm") and x is not None
-        call = Call(
-            order=order,
-            function="linear" if linear else name,
-            module=self._place(),
-            weights=before["weights"],
-            numbers=before["numbers"],
-            sources=sources,
-            output=fingerprint(values),
-            inputs=before["inputs"],
-            transposed=before["transposed"],
-            flat=list(before["flat"]) if before["flat"] else None,
-            shapes=[list(x.shape), list(values.shape)] if x is not None else [],
-            multiply_adds=self._multiply_adds(name, before, values),
+                out._twins = Origin(sources[0], new_flat)  # type: ignore[attr-defined]
+        return result
+
+    def _event(
+        self, name: str, args: Sequence[Any], kwargs: Any, named: dict[str, Any], tensors: list[torch.Tensor]
+    ) -> Event:
+        """Return what is known of a call before it is made: its shapes are those of input and, for now, nothing."""
+        weights, transposed = self._weights(name, named)
+        if weights:
+            return Event(
+                name="linear" if name in PRODUCTS else name,
+                place=_layer(weights),
+                weights=weights,
+                transposed=transposed,
+                numbers={role: value for role, value in _literals([], named).items() if role not in weights},
+                inputs=[fingerprint(named["input"].detach().numpy())],
+                shapes=[list(named["input"].shape)],
+            )
+        bare = dict.fromkeys(array for tensor in tensors if (array := self._name_of(tensor, parts=True)))
+        weights = {f"bare{number}": array for number, array in enumerate(bare)}
+        values = [tensor for tensor in tensors if tensor.is_floating_point() and not self._name_of(tensor, parts=True)]
+        return Event(
+            name=name,
+            place=_layer(weights) or self._place(),
+            weights=weights,
+            numbers=_attention(args, kwargs) if name == ATTENTION else _literals(args[1:], kwargs),
+            inputs=[fingerprint(tensor.detach().numpy()) for tensor in values] if weights else [],
         )
+
+    def _weights(self, name: str, named: dict[str, Any]) -> tuple[dict[str, str], bool]:
+        """Return arrays of a call by their roles, and whether its weight is (inputs, outputs)."""
+        if not isinstance(named.get("input"), torch.Tensor):
+            return {}, False
+        given = {role: tensor for role, tensor in named.items() if role != "input"}
+        weights = {role: array for role, tensor in given.items() if (array := self._name_of(tensor, parts=False))}
+        if name not in ("matmul", "addmm") or not isinstance(weight := named.get("weight"), torch.Tensor):
+            return weights, False
+        array, whole = self._storages.get(_address(weight), ("", weight))
+        if not array or whole.ndim != 2 or weight.numel() != whole.numel():
+            return {}, False
+        return {**weights, "weight": array}, weight.stride() == whole.stride()
+
+    def _add(self, event: Event, x: np.ndarray | None, out: torch.Tensor) -> None:
+        """Record a call with its output."""
         assert self._arrays is not None
+        values, number, work = out.detach().numpy(), len(self.events), 0
         if x is not None:
-            self._arrays[f"{self._mode}/{order}/x"], self._arrays[f"{self._mode}/{order}/y"] = x, values
-        self.calls.append(call)
-        out._twins = Origin(order, flat)  # type: ignore[attr-defined]
+            self._arrays[f"{self._mode}/{number}/x"], self._arrays[f"{self._mode}/{number}/y"] = x, values
+            if event.name == "linear":
+                work = values.size * x.shape[-1]
+            elif event.name.startswith("conv") and "weight" in event.weights:
+                kernel = self._arrays[f"weights/{event.weights['weight']}"]
+                side = x if event.name.startswith("conv_transpose") else values
+                work = int(side.size * np.prod(kernel.shape[1:]))
+        shapes = [*event.shapes, list(values.shape)] if x is not None else []
+        output = fingerprint(values)
+        self.events.append(replace(event, number=number, output=output, shapes=shapes, multiply_adds=work))
 
-    def _multiply_adds(self, name: str, before: dict[str, Any], values: np.ndarray) -> int:
-        """Return the multiplications of a convolution or of a product with an array."""
-        if before["array"] is None or not name.startswith(("linear", "conv", "matmul", "addmm")):
-            return 0
-        shape = self._shapes.get(before["weights"].get("weight", ""), (0,))
-        if name in ("linear", "matmul", "addmm"):
-            return values.size * before["array"].shape[-1]
-        side = before["array"] if name.startswith("conv_transpose") else values
-        return int(side.size * np.prod(shape[1:]))
-
-    def _name_of(self, tensor: Any, *, parts: bool) -> str | None:
+    def _name_of(self, tensor: Any, *, parts: bool) -> str:
         """Return the name of a parameter or buffer, with rows if it is a part; `parts`: whatever part it is."""
         if not isinstance(tensor, torch.Tensor) or not tensor.is_floating_point():
-            return None
-        if id(tensor) in self._named:
-            return self._named[id(tensor)]
-        name, whole = self._storages.get(_address(tensor), (None, None))
-        if name is None or whole is None:
-            return None
-        if parts:
+            return ""
+        if id(tensor) in self._names:
+            return self._names[id(tensor)]
+        name, whole = self._storages.get(_address(tensor), ("", tensor))
+        if parts or not name:
             return name
         if not tensor.numel() or not tensor.is_contiguous() or tensor.shape[1:] != whole.shape[1:]:
-            return None
+            return ""
         start = tensor.storage_offset() // max(1, int(np.prod(whole.shape[1:])))
         return f"{name}[{start}:{start + len(tensor)}]"
 
@@ -264,19 +241,25 @@ class Recorder(TorchFunctionMode):
 def named_arrays(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield parameters and floating buffers by name, each once."""
     yield from model.named_parameters()
-    yield from ((name, one) for name, one in model.named_buffers() if one.is_floating_point())
+    yield from ((name, buffer) for name, buffer in model.named_buffers() if buffer.is_floating_point())
+
+
+def _layer(weights: dict[str, str]) -> str:
+    """Return the module of the first array; if it is in none, the array."""
+    first = next(iter(weights.values()), "")
+    return base_name(first).rpartition(".")[0] or first
 
 
 def _address(tensor: torch.Tensor) -> int:
     return tensor.untyped_storage().data_ptr() if tensor.layout is torch.strided else 0
 
 
-def _tensors(values: Sequence[Any]) -> Iterator[Any]:
-    for one in values:
-        if isinstance(one, tuple | list):
-            yield from _tensors(one)
-        else:
-            yield one
+def _tensors(values: Sequence[Any]) -> Iterator[torch.Tensor]:
+    for value in values:
+        if isinstance(value, tuple | list):
+            yield from _tensors(value)
+        elif isinstance(value, torch.Tensor):
+            yield value
 
 
 def _attention(args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -288,15 +271,14 @@ def _attention(args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
 
 def _literals(values: Sequence[Any], named: dict[str, Any]) -> dict[str, Any]:
     """Return arguments that are numbers, words, or several of them."""
-    both = {f"argument {number}": one for number, one in enumerate(values, 1)} | named
-    shown: dict[str, Any] = {}
-    for name, one in both.items():
-        if name in UNIMPORTANT:
+    literals: dict[str, Any] = {}
+    for name, value in ({f"argument {number}": value for number, value in enumerate(values, 1)} | named).items():
+        if name in UNIMPORTANT or value is None:
             continue
-        if isinstance(one, int | float | str) and one is not None:
-            shown[name] = one
-        elif isinstance(one, tuple | list) and one and all(isinstance(n, int | float) for n in one):
-            shown[name] = list(one)
-        elif name.startswith("argument") and not isinstance(one, torch.Tensor) and one is not None:
-            shown[name] = str(one)
-    return shown
+        if isinstance(value, tuple | list) and value and all(isinstance(n, int | float) for n in value):
+            literals[name] = list(value)
+        elif isinstance(value, int | float | str):
+            literals[name] = value
+        elif name.startswith("argument") and not isinstance(value, torch.Tensor):
+            literals[name] = str(value)
+    return literals

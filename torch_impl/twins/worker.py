@@ -10,9 +10,10 @@ from collections.abc import Sequence
 import torch
 
 from common.measurement.interference import peak_memory_bytes
+from common.twins.contract import load_pair
+from common.twins.processes import Task, process_seconds, run_worker, updates_for
 from common.twins.trace import TorchTrace
-from common.twins.worker import TRACE_FILE, Worker, run_worker, updates_for
-from torch_impl.twins.model import Run, aliases, checked_model
+from torch_impl.twins.model import Run, checked_model
 from torch_impl.twins.recorder import named_arrays
 from torch_impl.vision import declare_missing_operators
 
@@ -22,32 +23,32 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return run_worker(work, side="torch", arguments=arguments)
 
 
-def work(worker: Worker) -> None:
+def work(task: Task) -> None:
     """Run the model, and write down what it computes."""
-    torch.set_num_threads(worker.threads)
+    torch.set_num_threads(task.threads)
     torch.set_default_dtype(torch.float64)
     torch.backends.mha.set_fastpath_enabled(False)  # a call that would hide its parts
     declare_missing_operators()
     torch.manual_seed(0)
-    pair = worker.pair()
+    pair = load_pair(task.source)
     model = checked_model(pair)
-    run = Run(model, pair=pair, arrays=worker.arrays())
-    calls = {"inference": run.forward("inference"), "training": run.forward("training")}
-    multiply_adds = sum(call.multiply_adds for call in calls["inference"])
+    run = Run(model, pair=pair, arrays=task.open_arrays())
+    for mode in ("inference", "training"):
+        run.forward(mode)
+    multiply_adds = sum(event.multiply_adds for event in run.events["inference"])
     losses = run.train(updates=updates_for(multiply_adds))
-    TorchTrace(
-        calls=calls,
+    trace = TorchTrace(
+        events=run.events,
         results=run.results,
-        arrays={name: list(one.shape) for name, one in named_arrays(model)},
+        arrays={name: list(tensor.shape) for name, tensor in named_arrays(model)},
         buffers=[name for name, _ in model.named_buffers()],
-        trainable=[name for name, one in model.named_parameters() if one.requires_grad],
-        aliases=aliases(model),
+        trainable=[name for name, parameter in model.named_parameters() if parameter.requires_grad],
         dropouts=run.dropouts,
         losses=losses,
-        multiply_adds=multiply_adds,
-        seconds=worker.seconds(),
+        seconds=process_seconds(),
         memory_bytes=peak_memory_bytes(),
-    ).write(worker.folder / TRACE_FILE)
+    )
+    task.write_result("torch", trace)
 
 
 if __name__ == "__main__":

@@ -62,11 +62,10 @@ def pair_row(name: str, source: PairSource) -> list[str]:
         seconds = time.monotonic() - start
     verdict = judge(comparison)
     print(f"== {name}: {seconds:.0f} s", *report_lines(comparison, verdict, page=""), sep="\n", flush=True)
-    kinds = [one.cause.kind for one in verdict.found] + [kind for kind, _, _ in verdict.training]
-    if comparison.only_torch or comparison.only_keras:
-        kinds.insert(0, "arrays")
-    layers = sum(row.torch is not None and row.keras is not None for row in comparison.rows)
-    memory = max(comparison.memory_bytes.values()) / 1e9
+    causes = [*comparison.unmatched, *(difference.cause for difference in verdict.differences), *verdict.training]
+    kinds = [cause.kind for cause in causes]
+    layers = sum(row.both for row in comparison.rows)
+    memory = max(side.memory_bytes for side in comparison.sides.values()) / 1e9
     found = ", ".join(dict.fromkeys(kinds))
     return [name, verdict.level, found, str(layers), str(comparison.whole.updates), f"{seconds:.0f}", f"{memory:.1f}"]
 
