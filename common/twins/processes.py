@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
-from common.data.sources import say
+from common.data.progress import say
 from common.errors import UserError
 from common.twins.comparison import Comparison, read_comparison
 from common.twins.contract import FILE_NAMES, PairSource
