@@ -18,16 +18,15 @@ import json
 import shutil
 import time
 import zlib
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import filelock
 import numpy as np
 
-from common.data.dataset import Dataset, PixelStatistics, Split, check_labels
-from common.data.sources import say
+from common.data.dataset import Content, Dataset, PixelStatistics, Split, check_labels
+from common.data.progress import say
 from common.errors import UserError
 from common.utils.atomic import temporary_folder_beside
 from common.utils.cache_folder import cache_folder
@@ -37,39 +36,6 @@ FORMAT_VERSION = 1
 FULL_CHECK_BYTES = 2 * 1024**3
 QUIET_WAIT_SECONDS = 3
 ARRAY_FILES = ("train_images.npy", "train_labels.npy", "test_images.npy", "test_labels.npy")
-
-
-@dataclass(frozen=True)
-class SplitContent:
-    """One split as its builder returns it.
-
-    Attributes:
-        image_shape: (height, width, channels).
-        image_chunks: parts of (samples, height, width, channels) uint8, in order; iterated once.
-        labels: (samples,) class numbers.
-    """
-
-    image_shape: tuple[int, int, int]
-    image_chunks: Iterable[np.ndarray]
-    labels: np.ndarray
-
-
-@dataclass(frozen=True)
-class Content:
-    """A data set as its builder returns it.
-
-    Attributes:
-        origin: describes its source.
-        validation_samples: rows at the end of `train` that are its own validation split.
-        notes: returns the notes of the data set, once the images were read.
-    """
-
-    class_names: tuple[str, ...]
-    train: SplitContent
-    test: SplitContent
-    origin: str
-    validation_samples: int = 0
-    notes: Callable[[], list[str]] = list
 
 
 class DamagedEntryError(Exception):
@@ -183,8 +149,6 @@ def _build_entry(entry: str, build: Callable[[Path], Content], waiting_since: fl
     failure_note = parent / f".{entry}.failed"
     if failure_note.exists() and failure_note.stat().st_mtime >= waiting_since:
         raise UserError(failure_note.read_text())
-    for leftover in parent.glob(f".{entry}.partial-*"):  # from a killed process: only this one builds now
-        shutil.rmtree(leftover, ignore_errors=True)
     try:
         with _user_errors(), temporary_folder_beside(parent / entry) as partial:
             (partial / "work").mkdir()
@@ -204,23 +168,15 @@ def _build_entry(entry: str, build: Callable[[Path], Content], waiting_since: fl
 def _write_entry(folder: Path, content: Content) -> None:
     """Write the arrays, then their description. With plain writes a full disk is an error; with a map it is a crash."""
     statistics = PixelStatistics(content.train.image_shape[2])
-    for split_name, split in (("train", content.train), ("test", content.test)):
-        labels = np.ascontiguousarray(split.labels, np.int64)
-        where = f"the {split_name} samples of {content.origin}"
-        check_labels(labels, class_count=len(content.class_names), where=where)
-        np.save(folder / f"{split_name}_labels.npy", labels)
-        with (folder / f"{split_name}_images.npy").open("wb") as file:
-            shape = (len(labels), *split.image_shape)
-            header = {"descr": "|u1", "fortran_order": False, "shape": shape}
-            np.lib.format.write_array_header_1_0(file, header)
-            written, counted = 0, len(labels) - content.validation_samples
-            for chunk in split.image_chunks:
-                assert chunk.shape[1:] == split.image_shape and chunk.dtype == np.uint8, (chunk.shape, chunk.dtype)
-                file.write(np.ascontiguousarray(chunk).data)
-                if split_name == "train":
-                    statistics.add(chunk[: max(0, counted - written)])
-                written += len(chunk)
-            assert written == len(labels), (written, len(labels))
+    labels = content.labels()
+    chunks = content.train_chunks(statistics), content.test_chunks()
+    for split, split_labels, split_chunks in zip(("train", "test"), labels, chunks, strict=True):
+        np.save(folder / f"{split}_labels.npy", split_labels)
+        with (folder / f"{split}_images.npy").open("wb") as file:
+            shape = (len(split_labels), *content.train.image_shape)
+            np.lib.format.write_array_header_1_0(file, {"descr": "|u1", "fortran_order": False, "shape": shape})
+            for chunk in split_chunks:
+                file.write(chunk.data)
     meta = {
         "format": FORMAT_VERSION,
         "origin": content.origin,

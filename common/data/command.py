@@ -8,8 +8,7 @@ from common.data import cache as dataset_cache
 from common.data import sources
 from common.data.cache import DamagedEntryError
 from common.data.catalog import PUBLISHED
-from common.data.dataset import Dataset
-from common.data.formats import Arrays
+from common.data.formats import ENCODERS
 from common.data.loading import dataset_help, load_dataset
 from common.errors import UserError
 from common.utils.command_line import Parser, image_size, path
@@ -41,11 +40,11 @@ def list_datasets() -> None:
     """Print a table of the published data sets and of all other cache entries."""
     cached = dataset_cache.entries()
     rows: list[tuple[str, ...]] = []
-    for dataset in PUBLISHED.values():
+    for name, dataset in PUBLISHED.items():
         training, test = (f"{count:,}" for count in dataset.samples)
-        size = _size(dataset.name) if dataset.name in cached else "no"
+        size = _size(name) if name in cached else "no"
         shape = "x".join(map(str, dataset.image_shape))
-        rows.append((dataset.name, training, test, shape, str(len(dataset.class_names)), size, dataset.title))
+        rows.append((name, training, test, shape, str(len(dataset.class_names)), size, dataset.title))
     for entry in cached:
         if entry not in PUBLISHED:
             rows.append(_row_of_entry(entry))
@@ -109,14 +108,11 @@ def _problem_of_entry(entry: str) -> str | None:
     except OSError as error:
         return f"{error.strerror}: {error.filename}"
     if entry in PUBLISHED:
-        wrong = sources.wrong_checksums(PUBLISHED[entry], PUBLISHED[entry].files_from_arrays(_arrays(dataset)))
-        if wrong:
+        original = PUBLISHED[entry].packagings[0]
+        arrays = dataset.train.images, dataset.train.labels, dataset.test.images, dataset.test.labels
+        if wrong := sources.wrong_checksums(original, ENCODERS[original.format](arrays)):
             return f"wrong MD5: {', '.join(wrong)}"
     return None
-
-
-def _arrays(dataset: Dataset) -> Arrays:
-    return dataset.train.images, dataset.train.labels, dataset.test.images, dataset.test.labels
 
 
 def _row_of_entry(entry: str) -> tuple[str, ...]:

@@ -1,5 +1,6 @@
-"""A loaded data set; `common.data.loading` loads one."""
+"""A data set: loaded (`common.data.loading` loads one), and as it is made, before it is in the cache or in a file."""
 
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -79,6 +80,67 @@ class PixelStatistics:
         values = np.arange(256) / 255
         pairs = zip(self.counts, self.mean, strict=True)
         return tuple(float(np.sqrt(counts @ (values - mean) ** 2 / counts.sum())) for counts, mean in pairs)
+
+
+@dataclass(frozen=True)
+class SplitContent:
+    """One split as it is made.
+
+    Attributes:
+        image_shape: (height, width, channels).
+        image_chunks: parts of (samples, height, width, channels) uint8, in order; iterated once.
+        labels: (samples,) class numbers.
+    """
+
+    image_shape: tuple[int, int, int]
+    image_chunks: Iterable[np.ndarray]
+    labels: np.ndarray
+
+
+@dataclass(frozen=True)
+class Content:
+    """A data set as it is made.
+
+    Attributes:
+        origin: describes its source.
+        validation_samples: rows at the end of `train` that are its own validation split.
+        notes: returns the notes of the data set, once the images were read.
+    """
+
+    class_names: tuple[str, ...]
+    train: SplitContent
+    test: SplitContent
+    origin: str
+    validation_samples: int = 0
+    notes: Callable[[], list[str]] = list
+
+    def labels(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return those of training and test, (samples,) int64, checked."""
+        for split_name, split in (("train", self.train), ("test", self.test)):
+            where = f"the {split_name} samples of {self.origin}"
+            check_labels(split.labels, class_count=len(self.class_names), where=where)
+        return np.ascontiguousarray(self.train.labels, np.int64), np.ascontiguousarray(self.test.labels, np.int64)
+
+    def train_chunks(self, statistics: PixelStatistics) -> Iterator[np.ndarray]:
+        """Yield the training and validation images, C-contiguous; the pixels of the former are counted."""
+        uncounted = len(self.train.labels) - self.validation_samples
+        for chunk in _contiguous(self.train):
+            statistics.add(chunk[: max(0, uncounted)])
+            uncounted -= len(chunk)
+            yield chunk
+
+    def test_chunks(self) -> Iterator[np.ndarray]:
+        """Yield the test images, C-contiguous."""
+        return _contiguous(self.test)
+
+
+def _contiguous(split: SplitContent) -> Iterator[np.ndarray]:
+    count = 0
+    for chunk in split.image_chunks:
+        assert chunk.shape[1:] == split.image_shape and chunk.dtype == np.uint8, (chunk.shape, chunk.dtype)
+        count += len(chunk)
+        yield np.ascontiguousarray(chunk)
+    assert count == len(split.labels), (count, len(split.labels))
 
 
 def check_labels(labels: np.ndarray, *, class_count: int, where: str) -> None:

@@ -14,9 +14,8 @@ from pathlib import Path
 
 from common.data import cache as dataset_cache
 from common.data import sources, synthetic
-from common.data.cache import Content, SplitContent
-from common.data.catalog import PUBLISHED, PublishedDataset
-from common.data.dataset import Dataset, Split
+from common.data.catalog import PUBLISHED
+from common.data.dataset import Content, Dataset, Split, SplitContent
 from common.data.images import folder as images
 from common.data.images.prepared_file import COMMAND, load_prepared
 from common.data.images.reading import KINDS
@@ -70,7 +69,7 @@ def load_dataset(
             f"gray {gray}. Leave them out"
         )
     if name in PUBLISHED:
-        build = functools.partial(_published_content, PUBLISHED[name], source_folder)
+        build = functools.partial(_published_content, name, source_folder)
         return dataset_cache.load_or_build(name, build, name=name)
     if kind == "synthetic":
         return synthetic.load_synthetic(name)
@@ -82,9 +81,10 @@ def load_dataset(
     raise UserError(f"unknown data set. Received: {name!r}. {meant}Use one of {', '.join(dataset_names())}")
 
 
-def _published_content(dataset: PublishedDataset, source_folder: Path | None, work_folder: Path) -> Content:
-    files, origin = sources.fetch_files(dataset, source_folder=source_folder, work_folder=work_folder)
-    train_images, train_labels, test_images, test_labels = dataset.arrays_from_files(files)
+def _published_content(name: str, source_folder: Path | None, work_folder: Path) -> Content:
+    dataset = PUBLISHED[name]
+    arrays, origin = sources.fetch_arrays(name, dataset, source_folder=source_folder, work_folder=work_folder)
+    train_images, train_labels, test_images, test_labels = arrays
     return Content(
         class_names=dataset.class_names,
         train=SplitContent(image_shape=dataset.image_shape, image_chunks=[train_images], labels=train_labels),

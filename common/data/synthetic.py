@@ -11,8 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from common.data import cache as dataset_cache
-from common.data.cache import Content, SplitContent
-from common.data.dataset import Dataset, PixelStatistics, Split
+from common.data.dataset import Content, Dataset, PixelStatistics, Split, SplitContent
 from common.errors import UserError
 
 PATTERN = "synthetic:SAMPLESxHEIGHTxWIDTHxCHANNELSxCLASSES"
@@ -42,14 +41,12 @@ def load_synthetic(name: str) -> Dataset:
 
     if samples * height * width * channels > IN_MEMORY_BYTES:
         return dataset_cache.load_or_build(entry, lambda _: content(), name=name)
-    made, splits = content(), []
-    for split in (made.train, made.test):
-        images = np.concatenate(list(split.image_chunks))
-        images.setflags(write=False)
+    made, statistics = content(), PixelStatistics(channels)
+    images = [np.concatenate(list(chunks)) for chunks in (made.train_chunks(statistics), made.test_chunks())]
+    splits = [Split(*arrays) for arrays in zip(images, made.labels(), strict=True)]
+    for split in splits:
+        split.images.setflags(write=False)
         split.labels.setflags(write=False)
-        splits.append(Split(images=images, labels=split.labels))
-    statistics = PixelStatistics(channels)
-    statistics.add(splits[0].images)
     return Dataset(
         name=name,
         train=splits[0],

