@@ -22,9 +22,13 @@ class MetricKind:
     """What a metric is: a figure of epochs, the last or the best one, and which values are better."""
 
     figure: str
-    label: str
     of_best: bool
     higher_is_better: bool
+
+    @property
+    def label(self) -> str:
+        """Its name for people: "last validation accuracy"."""
+        return f"{'best' if self.of_best else 'last'} {self.figure.replace('_', ' ')}"
 
     def score(self, epochs: list[EpochRecord]) -> float | None:
         """Return the score of a run; None where it has not validated."""
@@ -43,18 +47,10 @@ class MetricKind:
 
 
 METRICS: dict[Metric, MetricKind] = {
-    "last_validation_accuracy": MetricKind(
-        figure="validation_accuracy", label="last validation accuracy", of_best=False, higher_is_better=True
-    ),
-    "best_validation_accuracy": MetricKind(
-        figure="validation_accuracy", label="best validation accuracy", of_best=True, higher_is_better=True
-    ),
-    "last_validation_loss": MetricKind(
-        figure="validation_loss", label="last validation loss", of_best=False, higher_is_better=False
-    ),
-    "best_validation_loss": MetricKind(
-        figure="validation_loss", label="best validation loss", of_best=True, higher_is_better=False
-    ),
+    "last_validation_accuracy": MetricKind(figure="validation_accuracy", of_best=False, higher_is_better=True),
+    "best_validation_accuracy": MetricKind(figure="validation_accuracy", of_best=True, higher_is_better=True),
+    "last_validation_loss": MetricKind(figure="validation_loss", of_best=False, higher_is_better=False),
+    "best_validation_loss": MetricKind(figure="validation_loss", of_best=True, higher_is_better=False),
 }
 
 

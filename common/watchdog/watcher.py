@@ -96,7 +96,7 @@ class Watcher:
     def _listen(self) -> None:
         """Hear the other watchers until the next tick."""
         last = time.monotonic() + self.tick_seconds
-        while select.select([self.port], [], [], max(0.0, last - time.monotonic()))[0]:
+        while (left := last - time.monotonic()) > 0 and select.select([self.port], [], [], left)[0]:
             with suppress(BlockingIOError):  # the watcher before this one has read it
                 message, sender = self.port.recvfrom(MOST_BYTES, socket.MSG_DONTWAIT)
                 secret = self.secret.encode()

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import PurePosixPath
 
-from common.run_folder.timestamps import BEGAN_AT, STARTED_AT
+from common.run_folder.start_times import BEGAN_AT, STARTED_AT
 from launch.jobs.job import Job, read_settings
 from launch.starting.processes import PROGRAMS
 from launch.starting.shell import line

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 
 from common.errors import UserError
-from common.run_folder.timestamps import STARTED_AT
+from common.run_folder.start_times import STARTED_AT
 from common.sites.table import Sites
 from common.utils.paths import ROOT
 from common.utils.whole_files import read_text

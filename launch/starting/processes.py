@@ -17,7 +17,7 @@ from typing import IO, TextIO
 import psutil
 
 from common.errors import UserError
-from common.run_folder.timestamps import STARTED_AT, timestamp
+from common.run_folder.start_times import STARTED_AT, timestamp
 
 DEFAULT_RANKS = 2
 PROGRAMS = {"torch": "torch_impl/train.py", "keras": "keras_impl/train.py"}

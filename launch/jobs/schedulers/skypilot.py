@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import UserError
-from common.run_folder.timestamps import SUBMITTED_AT, timestamp
+from common.run_folder.start_times import SUBMITTED_AT, timestamp
 from launch.jobs.cloud import for_remote, host_label, read_answer, require, run_program, show_program, site_lines
 from launch.jobs.job import Job, JobRecord, JobState, JobStatus
 from launch.jobs.schedulers.yaml_text import to_yaml

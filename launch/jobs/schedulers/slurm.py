@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from common.errors import UserError, expanded
-from common.run_folder.timestamps import SUBMITTED_AT, timestamp
+from common.run_folder.start_times import SUBMITTED_AT, timestamp
 from common.utils.whole_files import read_text
 from launch.jobs.job import Job, JobRecord, JobState, JobStatus, read_settings
 from launch.jobs.scripts import (

@@ -136,7 +136,7 @@ def test_a_study_is_read_as_it_was_written_and_anything_else_is_refused_in_one_l
     write_study(study, tmp_path / "folder" / "study.json")
     assert read_study(tmp_path / "folder" / "study.json") == study
     (tmp_path / "other.json").write_text("{}")
-    for name, message in (("none", r"^reading the study.*$"), ("other", r"^.* is not a study of steps: .*$")):
+    for name, message in (("none", r"^cannot read the study.*$"), ("other", r"^.* is not a study of steps: .*$")):
         with pytest.raises(UserError, match=message):
             read_study(tmp_path / f"{name}.json")
 

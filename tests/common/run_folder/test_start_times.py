@@ -9,8 +9,7 @@ from processes import environment, launcher_command
 
 from common.distributed.communicator import launcher_of
 from common.run_folder.records import NotRecorded
-from common.run_folder.start_times import launch_seconds, queue_seconds
-from common.run_folder.timestamps import BEGAN_AT, STARTED_AT, SUBMITTED_AT
+from common.run_folder.start_times import BEGAN_AT, STARTED_AT, SUBMITTED_AT, launch_seconds, queue_seconds
 from launch.starting.processes import run_filtered, started
 
 

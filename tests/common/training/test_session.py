@@ -23,7 +23,7 @@ from common.model.weights import load_weights, weights_hash
 from common.run_folder.checkpoints import checkpoint_folders
 from common.run_folder.records import Evaluation, NotRecorded, read_run
 from common.run_folder.run_writer import RunWriter
-from common.run_folder.timestamps import BEGAN_AT, STARTED_AT, SUBMITTED_AT, TIMESTAMPS
+from common.run_folder.start_times import BEGAN_AT, STARTED_AT, SUBMITTED_AT, TIMESTAMPS
 from common.strategies.sharing import ring_record
 from common.training.console_report import warning_lines
 from common.training.measured import Measured

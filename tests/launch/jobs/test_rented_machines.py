@@ -12,7 +12,7 @@ import yaml
 from debian13 import ADDRESSES, new_machine, two_machines
 
 from common.run_folder.records import read_run
-from common.run_folder.timestamps import SUBMITTED_AT, timestamp
+from common.run_folder.start_times import SUBMITTED_AT, timestamp
 from launch import __main__ as launch
 
 pytestmark = [pytest.mark.cluster, pytest.mark.long]

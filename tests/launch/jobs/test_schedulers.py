@@ -15,7 +15,7 @@ from made_programs import Answer, MadePrograms
 from sites_and_jobs import ROOT, Desk, job_record, own_site
 
 from common.run_folder.records import read_run
-from common.run_folder.timestamps import SUBMITTED_AT
+from common.run_folder.start_times import SUBMITTED_AT
 from launch.jobs.job import write_record
 
 

@@ -20,7 +20,7 @@ from made_programs import Answer, MadePrograms
 from sites_and_jobs import HOSTILE, ROOT, UNSET, own_site
 
 from common.run_folder.records import read_run
-from common.run_folder.timestamps import BEGAN_AT, STARTED_AT
+from common.run_folder.start_times import BEGAN_AT, STARTED_AT
 from launch.jobs.schedulers import kubernetes, local, skypilot
 from launch.sites.site_files import read_launch_site
 
