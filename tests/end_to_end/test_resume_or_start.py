@@ -232,7 +232,7 @@ def test_a_run_goes_on_from_another_folder_and_by_its_own(tmp_path, monkeypatch)
     monkeypatch.chdir(tmp_path)
     played = start(config_of(tmp_path, record={"runs_folder": "."}))
     played.end("interrupted")
-    assert played.step == start(read_settings(["--resume", "run"], program="train.py")).step == 4
+    assert played.step == start(read_settings(["--resume", "run"], program="torch_impl/train.py")).step == 4
 
 
 def test_a_damaged_checkpoint_is_refused_not_set_aside(tmp_path):
