@@ -14,13 +14,7 @@ from common.config.command_line import (
     read_recipe,
     requested,
 )
-from common.config.config import (
-    SPEED_SETTINGS,
-    Config,
-    changed_settings,
-    completed,
-    defined_settings,
-)
+from common.config.config import SPEED_SETTINGS, Config, changed_settings, completed, defined_settings
 from common.config.device import GRADIENT_GROUPS, DeviceConfig, Groups
 from common.config.record import EnergyConfig, FaultConfig, RecordConfig
 from common.config.rules import settings_flags

@@ -6,14 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from common.config.rules import (
-    NOTHING,
-    Count,
-    CountFromZero,
-    LimitedCount,
-    LimitedCountFromZero,
-    Settings,
-)
+from common.config.rules import NOTHING, Count, CountFromZero, LimitedCount, LimitedCountFromZero, Settings
 from common.config.strategies import Strategy, strategy_of
 from common.errors import UserError
 
