@@ -192,7 +192,8 @@ class Watcher:
 
 
 def _tell_rank(what: str, reason: str) -> None:
-    print(json.dumps({what: reason}), flush=True)
+    with suppress(BrokenPipeError):  # it has ended
+        print(json.dumps({what: reason}), flush=True)
 
 
 def main() -> None:
