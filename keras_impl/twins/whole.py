@@ -14,7 +14,7 @@ from common.twins.arrays import EQUAL, layouts, nearest, relative
 from common.twins.comparison import Whole
 from common.twins.contract import targets
 from common.twins.training import MOMENTUM, VARIANCE, Note
-from keras_impl.twins.kernels import multiply_adds, path_of
+from keras_impl.twins.kernels import Source, multiply_adds, path_of
 from keras_impl.twins.matcher import Binding, Case
 
 OF_BATCH = 1e-6  # by how much a batch's statistics may differ: they are worked out of the running ones
@@ -145,12 +145,8 @@ class WholeModels:
             if number > 1:
                 _, loss, gradients = self._gradients(number - 1)
                 losses.append(loss)
-            for place, source in enumerate(self._trained):
-                gradient, gradients[place] = gradients[place], None
-                weights = np.array(source.variable, order="C")
-                if gradient is not None:
-                    name = f"{source.names} {source.part}"
-                    optimizer.update(name, weights, np.ascontiguousarray(gradient), number=number)
+            for source in self._trained:
+                weights = _updated(source, gradients.pop(0), optimizer=optimizer, number=number)
                 if number < updates:
                     source.variable.assign(weights)
                 else:
@@ -166,6 +162,15 @@ class WholeModels:
         names = [type(layer).__name__ for layer in drawing]
         random = [name for name in names if "Dropout" not in name]
         self.built.pair.check_repeated("keras", is_equal=is_equal, random=random)
+
+
+def _updated(source: Source, gradient: np.ndarray | None, *, optimizer: AdamW, number: int) -> np.ndarray:
+    """Return the values of a variable after an update."""
+    weights = np.array(source.variable, order="C")
+    if gradient is not None:
+        name = f"{source.names} {source.part}"
+        optimizer.update(name, weights, np.ascontiguousarray(gradient), number=number)
+    return weights
 
 
 def _largest(array: np.ndarray | None) -> float:
