@@ -17,8 +17,8 @@ from common.data.images.look import look_at
 from common.data.images.look_page import html_of
 from common.data.images.prepare import DEFAULT_SHARES, Preparation, Settings, prepare
 from common.data.images.prepared_file import PixelType, load_prepared, whole_pixels
-from common.data.images.prepared_rows import parse_shares
 from common.data.images.reading import KINDS, read_picture
+from common.data.images.rows import parse_shares
 from common.data.images.shapes import CLASS_NAMES, draw_folder
 from common.distributed.console import counted, readable_seconds
 from common.errors import UserError, expanded

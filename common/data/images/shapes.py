@@ -11,10 +11,8 @@ from pathlib import Path
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageFilter
-from tqdm import tqdm
 
-from common.data.progress import say
-from common.distributed.console import Console
+from common.data.progress import announce, images_bar
 from common.errors import UserError, expanded
 from common.utils.atomic import atomic_folder
 from common.utils.workers import in_order
@@ -145,11 +143,10 @@ def draw_folder(folder: Path, *, images: int, size: tuple[int, int], seed: int) 
             (unfinished / name).mkdir()
         draw = functools.partial(_draw_file, folder=unfinished, digits=len(str(images - 1)), seed=seed, size=size)
         drawn = in_order(draw, range(images), processes=True)
-        bar = Console.automatic_bars()
-        if not bar:
-            say(f"drawing {images:,} images into {folder}")
-        for _ in tqdm(drawn, total=images, desc="drawing", unit="image", disable=not bar, leave=False):
-            pass
+        announce(f"drawing {images:,} images into {folder}")
+        with images_bar(images, doing="drawing") as bar:
+            for _ in drawn:
+                bar.update()
 
 
 def _draw_file(index: int, *, folder: Path, digits: int, seed: int, size: tuple[int, int]) -> None:
