@@ -9,7 +9,6 @@ done to images beside decoding, is counted in the notes of the data set.
 """
 
 import dataclasses
-import functools
 import hashlib
 import json
 import re
@@ -22,8 +21,8 @@ import numpy as np
 from common.data import cache as dataset_cache
 from common.data.dataset import Content, Dataset, SplitContent
 from common.data.images.listing import PARTS, list_folder
-from common.data.images.reading import Header, Tally, common_shape, read_header, read_image, some
-from common.data.images.rows import SPLIT_SEED, TEST_SHARE, Rows, chunks, rows_in_order
+from common.data.images.reading import Header, ReadImage, Tally, common_shape, read_header, read_image, some
+from common.data.images.rows import SPLIT_SEED, TEST_SHARE, Rows, rows_in_order
 from common.data.progress import announce, images_bar
 from common.errors import UserError, expanded
 from common.utils.workers import in_order
@@ -68,32 +67,35 @@ class RowReader:
     def _chunks(self, *parts: int) -> Iterator[np.ndarray]:
         for part in parts:
             rows = self.rows.of_part(part)
-            read = functools.partial(self._read, part=part)
+            starts = range(0, len(rows), CHUNK_IMAGES)
+            chunks = (rows[start : start + CHUNK_IMAGES] for start in starts)
             with images_bar(len(rows), doing=f"{PARTS[part]} images") as bar:
-                for pixels, tally, unreadable in in_order(read, chunks(rows, CHUNK_IMAGES)):
-                    self.tally.merge(tally)
-                    self.unreadable += unreadable
-                    bar.update(len(pixels))
-                    yield pixels
+                for images in in_order(self._read, chunks):
+                    yield self._pixels(images, part)
+                    bar.update(len(images))
             if self.strict and self.unreadable:
                 raise _unreadable_images(self.unreadable, f"{len(rows):,} {PARTS[part]} images")
 
-    def _read(self, rows: range, *, part: int) -> tuple[np.ndarray, Tally, list[tuple[str, str]]]:
-        """Return pixels (rows, height, width, channels) uint8, what was done, and what is not readable."""
-        pixels = np.zeros((len(rows), *self.shape), np.uint8)
-        tally, unreadable = Tally(), []
+    def _read(self, rows: range) -> list[tuple[int, ReadImage | str]]:
+        """Return row and image of each, or why it is not readable."""
+        return [
+            (row, read_image(self.rows.folder / self.rows.file(row), shape=self.shape, resize=self.resize))
+            for row in rows
+        ]
+
+    def _pixels(self, images: Sequence[tuple[int, ReadImage | str]], part: int) -> np.ndarray:
+        """Return (images, height, width, channels) uint8, and count the images."""
+        pixels = np.zeros((len(images), *self.shape), np.uint8)
         again = PARTS[part] == "test" and self.rows.tests_validation
-        for place, row in enumerate(rows):
-            file = self.rows.file(row)
-            name = str(self.place / file)
-            image = read_image(self.rows.folder / file, shape=self.shape, resize=self.resize)
+        for place, (row, image) in enumerate(images):
+            name = str(self.place / self.rows.file(row))
             if isinstance(image, str):
-                unreadable.append((name, image))
+                self.unreadable.append((name, image))
                 continue
             pixels[place] = image.pixels
             groups = f"class {self.rows.class_names[self.rows.labels[row]]}", f"the {PARTS[part]} images"
-            tally.add(name, image, groups=groups, again=again)
-        return pixels, tally, unreadable
+            self.tally.add(name, image, groups=groups, again=again)
+        return pixels
 
 
 def load_images(

@@ -5,7 +5,7 @@ for a prepared file, whose seed shuffles each part, too.
 """
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -103,9 +103,6 @@ class Rows:
         return range(sum(self.counts[:2]) if self.tests_validation else len(self.labels))
 
 
-Split = Callable[[int, str, int], Sequence[np.ndarray]]  # of class number, name and images: those of each part
-
-
 def rows_in_order(folder: Path, listing: FolderListing, *, refuse: Refuse = raise_error) -> Rows:
     """Return the rows of `images:PATH`: by part, class and name.
 
@@ -119,13 +116,13 @@ def rows_in_order(folder: Path, listing: FolderListing, *, refuse: Refuse = rais
         order = stable_permutation(count, seed=SPLIT_SEED, stream=(label,))
         return [np.sort(order[tested:]), order[:0], np.sort(order[:tested])]
 
-    parts = _parts(listing, split)
-    if not parts[2].shape[1]:
+    rows = _rows(folder, listing, split, arrange=lambda part, images: images)
+    if not rows.counts[2]:
         refuse(
             f"each class has only one image, so none remains for the test. Received: {folder}. Add images, or "
             "create the folders train and test"
         )
-    return _rows(folder, listing, parts)
+    return rows
 
 
 def shuffled_rows(folder: Path, listing: FolderListing, *, shares: Shares, seed: int) -> Rows:
@@ -139,14 +136,25 @@ def shuffled_rows(folder: Path, listing: FolderListing, *, shares: Shares, seed:
         order = stable_permutation(count, seed=seed, stream=(_CLASS_STREAM, label))
         return np.split(order, np.cumsum(shares.of_class(name, count))[:2])
 
-    shuffled = []
-    for number, part in enumerate(_parts(listing, split)):
-        shuffled.append(part[:, stable_permutation(part.shape[1], seed=seed, stream=(_ORDER_STREAM, number))])
-    return _rows(folder, listing, shuffled)
+    def shuffle(part: int, images: np.ndarray) -> np.ndarray:
+        return images[:, stable_permutation(images.shape[1], seed=seed, stream=(_ORDER_STREAM, part))]
+
+    return _rows(folder, listing, split, arrange=shuffle)
 
 
-def _parts(listing: FolderListing, split: Split) -> list[np.ndarray]:
-    """Return (2, images) of each part: class numbers, and indices in the files of the class."""
+def _rows(
+    folder: Path,
+    listing: FolderListing,
+    split: Callable[[int, str, int], Sequence[np.ndarray]],
+    *,
+    arrange: Callable[[int, np.ndarray], np.ndarray],
+) -> Rows:
+    """Return the rows of a folder.
+
+    Args:
+        split: of a class by number, name and images, the numbers of those for each part, where the folder has no parts.
+        arrange: puts the images of a part, by its number, into their order: (2, images) class numbers and numbers.
+    """
     parts: list[list[np.ndarray]] = [[np.zeros((2, 0), np.int64)] for _ in PARTS]
     for label, (name, files) in enumerate(listing.classes.items()):
         if listing.counts:
@@ -155,25 +163,8 @@ def _parts(listing: FolderListing, split: Split) -> list[np.ndarray]:
             numbers = split(label, name, len(files))
         for part, of_part in zip(parts, numbers, strict=True):
             part.append(np.stack([np.full(len(of_part), label), of_part]))
-    return [np.concatenate(part, axis=1) for part in parts]
-
-
-def _rows(folder: Path, listing: FolderListing, parts: Sequence[np.ndarray]) -> Rows:
-    labels, numbers = np.concatenate(parts, axis=1)
-    training, validation, test = (part.shape[1] for part in parts)
-    classes = listing.classes
-    return Rows(
-        folder,
-        tuple(classes),
-        tuple(classes.values()),
-        labels,
-        numbers,
-        (training, validation, test),
-        listing.tests_validation,
-    )
-
-
-def chunks(rows: range, size: int) -> Iterator[range]:
-    """Yield the rows in their order, up to `size` at once."""
-    for start in range(rows.start, rows.stop, size):
-        yield rows[start - rows.start : start - rows.start + size]
+    arranged = [arrange(number, np.concatenate(part, axis=1)) for number, part in enumerate(parts)]
+    training, validation, test = (part.shape[1] for part in arranged)
+    labels, numbers = np.concatenate(arranged, axis=1)
+    names, of_classes = tuple(listing.classes), tuple(listing.classes.values())
+    return Rows(folder, names, of_classes, labels, numbers, (training, validation, test), listing.tests_validation)

@@ -53,26 +53,29 @@ def _crescent() -> np.ndarray:
     return np.concatenate([_on_circle(outer), middle + reach * _on_circle(inner)])
 
 
+def _cross() -> np.ndarray:
+    """Return one arm's corners, turned four times by a right angle."""
+    arm = np.array([[1, 0.3], [0.3, 0.3], [0.3, 1]])
+    return np.concatenate([arm @ np.linalg.matrix_power([[0, 1], [-1, 0]], turns) for turns in range(4)])
+
+
 # Class -> outline (points, 2) within the unit circle.
 SHAPES: dict[str, np.ndarray] = {
     "arrow": np.array([[1, 0], [0.1, 0.8], [0.1, 0.3], [-0.9, 0.3], [-0.9, -0.3], [0.1, -0.3], [0.1, -0.8]]),
     "circle": _polygon(CURVE_POINTS),
     "crescent": _crescent(),
-    "cross": np.array(
-        [[1, 0.3], [0.3, 0.3], [0.3, 1], [-0.3, 1], [-0.3, 0.3], [-1, 0.3],
-         [-1, -0.3], [-0.3, -0.3], [-0.3, -1], [0.3, -1], [0.3, -0.3], [1, -0.3]]
-    ),
+    "cross": _cross(),
     "hexagon": _polygon(6),
     "pentagon": _polygon(5),
     "square": _polygon(4),
     "star": _around(np.tile([1.0, 0.45], 5)),
     "triangle": _polygon(3),
-}  # fmt: skip
+}
 CLASS_NAMES = tuple(SHAPES)
 
 
 def class_of(index: int) -> str:
-    """Return the class of an image by its number; class sizes differ by at most one image."""
+    """Return the class of an image by its number: class sizes differ by at most one image."""
     return CLASS_NAMES[index % len(CLASS_NAMES)]
 
 
