@@ -167,13 +167,13 @@ def _build_entry(entry: str, build: Callable[[Path], Content], waiting_since: fl
 
 def _write_entry(folder: Path, content: Content) -> None:
     """Write the arrays, then their description. With plain writes a full disk is an error; with a map it is a crash."""
-    statistics = PixelStatistics(content.train.image_shape[2])
+    statistics = PixelStatistics(content.image_shape[2])
     labels = content.labels()
     chunks = content.train_chunks(statistics), content.test_chunks()
     for split, split_labels, split_chunks in zip(("train", "test"), labels, chunks, strict=True):
         np.save(folder / f"{split}_labels.npy", split_labels)
         with (folder / f"{split}_images.npy").open("wb") as file:
-            shape = (len(split_labels), *content.train.image_shape)
+            shape = (len(split_labels), *content.image_shape)
             np.lib.format.write_array_header_1_0(file, {"descr": "|u1", "fortran_order": False, "shape": shape})
             for chunk in split_chunks:
                 file.write(chunk.data)

@@ -57,8 +57,9 @@ class RowReader:
         labels, (training, validation, _) = self.rows.labels, self.rows.counts
         return Content(
             class_names=self.rows.class_names,
-            train=SplitContent(self.shape, self._chunks(0, 1), labels[: training + validation]),
-            test=SplitContent(self.shape, self._chunks(2), labels[training + validation :]),
+            image_shape=self.shape,
+            train=SplitContent(self._chunks(0, 1), labels[: training + validation]),
+            test=SplitContent(self._chunks(2), labels[training + validation :]),
             origin=f"folder {self.rows.folder}",
             validation_samples=validation,
             notes=self.tally.notes,
