@@ -214,9 +214,8 @@ def _crc32_of_meta(meta: dict[str, Any]) -> int:
 @contextlib.contextmanager
 def _build_lock(entry: str) -> Iterator[None]:
     """Hold the lock of an entry; report a long wait. A killed process loses its lock."""
-    parent = datasets_folder()
-    parent.mkdir(parents=True, exist_ok=True)
-    lock = filelock.FileLock(parent / f".{entry}.lock")
+    datasets_folder().mkdir(parents=True, exist_ok=True)
+    lock = filelock.FileLock(datasets_folder() / f".{entry}.lock")
     try:
         lock.acquire(timeout=QUIET_WAIT_SECONDS)
     except filelock.Timeout:

@@ -165,6 +165,7 @@ def _rows(
             part.append(np.stack([np.full(len(of_part), label), of_part]))
     arranged = [arrange(number, np.concatenate(part, axis=1)) for number, part in enumerate(parts)]
     training, validation, test = (part.shape[1] for part in arranged)
-    labels, numbers = np.concatenate(arranged, axis=1)
-    names, of_classes = tuple(listing.classes), tuple(listing.classes.values())
-    return Rows(folder, names, of_classes, labels, numbers, (training, validation, test), listing.tests_validation)
+    whole = np.concatenate(arranged, axis=1)
+    names, files_of_classes = tuple(listing.classes), tuple(listing.classes.values())
+    counts = training, validation, test
+    return Rows(folder, names, files_of_classes, whole[0], whole[1], counts, listing.tests_validation)
