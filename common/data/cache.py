@@ -167,13 +167,13 @@ def _build_entry(entry: str, build: Callable[[Path], Content], waiting_since: fl
 
 def _write_entry(folder: Path, content: Content) -> None:
     """Write the arrays, then their description. With plain writes a full disk is an error; with a map it is a crash."""
-    statistics = PixelStatistics(content.train.image_shape[2])
+    statistics = PixelStatistics(content.image_shape[2])
     labels = content.labels()
     chunks = content.train_chunks(statistics), content.test_chunks()
     for split, split_labels, split_chunks in zip(("train", "test"), labels, chunks, strict=True):
         np.save(folder / f"{split}_labels.npy", split_labels)
         with (folder / f"{split}_images.npy").open("wb") as file:
-            shape = (len(split_labels), *content.train.image_shape)
+            shape = (len(split_labels), *content.image_shape)
             np.lib.format.write_array_header_1_0(file, {"descr": "|u1", "fortran_order": False, "shape": shape})
             for chunk in split_chunks:
                 file.write(chunk.data)
@@ -214,9 +214,8 @@ def _crc32_of_meta(meta: dict[str, Any]) -> int:
 @contextlib.contextmanager
 def _build_lock(entry: str) -> Iterator[None]:
     """Hold the lock of an entry; report a long wait. A killed process loses its lock."""
-    parent = datasets_folder()
-    parent.mkdir(parents=True, exist_ok=True)
-    lock = filelock.FileLock(parent / f".{entry}.lock")
+    datasets_folder().mkdir(parents=True, exist_ok=True)
+    lock = filelock.FileLock(datasets_folder() / f".{entry}.lock")
     try:
         lock.acquire(timeout=QUIET_WAIT_SECONDS)
     except filelock.Timeout:

@@ -24,14 +24,6 @@ class Packaging:
 
 
 @dataclass(frozen=True)
-class Mirror:
-    """Files under one web address."""
-
-    address: str
-    file_names: tuple[str, ...]
-
-
-@dataclass(frozen=True)
 class Package:
     """A package that contains the data, for machines that reach package registries only.
 
@@ -56,6 +48,7 @@ class PublishedDataset:
         image_shape: (height, width, channels).
         samples: numbers of training and test samples.
         folder_names: usual subfolders, including torchvision's, searched before the folder itself.
+        mirror: addresses of files of one packaging, in one folder of a host.
     """
 
     title: str
@@ -64,7 +57,7 @@ class PublishedDataset:
     class_names: tuple[str, ...]
     folder_names: tuple[str, ...]
     packagings: tuple[Packaging, ...]
-    mirror: Mirror | None
+    mirror: tuple[str, ...]
     package: Package | None
 
 

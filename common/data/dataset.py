@@ -84,30 +84,25 @@ class PixelStatistics:
 
 @dataclass(frozen=True)
 class SplitContent:
-    """One split as it is made.
+    """One split as it is made."""
 
-    Attributes:
-        image_shape: (height, width, channels).
-        image_chunks: parts of (samples, height, width, channels) uint8, in order; iterated once.
-        labels: (samples,) class numbers.
-    """
-
-    image_shape: tuple[int, int, int]
-    image_chunks: Iterable[np.ndarray]
-    labels: np.ndarray
+    image_chunks: Iterable[np.ndarray]  # parts of (samples, height, width, channels) uint8, in order; iterated once
+    labels: np.ndarray  # (samples,) class numbers
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Content:
     """A data set as it is made.
 
     Attributes:
+        image_shape: (height, width, channels).
         origin: describes its source.
         validation_samples: rows at the end of `train` that are its own validation split.
         notes: returns the notes of the data set, once the images were read.
     """
 
     class_names: tuple[str, ...]
+    image_shape: tuple[int, int, int]
     train: SplitContent
     test: SplitContent
     origin: str
@@ -124,23 +119,22 @@ class Content:
     def train_chunks(self, statistics: PixelStatistics) -> Iterator[np.ndarray]:
         """Yield the training and validation images, C-contiguous; the pixels of the former are counted."""
         uncounted = len(self.train.labels) - self.validation_samples
-        for chunk in _contiguous(self.train):
+        for chunk in self._chunks(self.train):
             statistics.add(chunk[: max(0, uncounted)])
             uncounted -= len(chunk)
             yield chunk
 
     def test_chunks(self) -> Iterator[np.ndarray]:
         """Yield the test images, C-contiguous."""
-        return _contiguous(self.test)
+        return self._chunks(self.test)
 
-
-def _contiguous(split: SplitContent) -> Iterator[np.ndarray]:
-    count = 0
-    for chunk in split.image_chunks:
-        assert chunk.shape[1:] == split.image_shape and chunk.dtype == np.uint8, (chunk.shape, chunk.dtype)
-        count += len(chunk)
-        yield np.ascontiguousarray(chunk)
-    assert count == len(split.labels), (count, len(split.labels))
+    def _chunks(self, split: SplitContent) -> Iterator[np.ndarray]:
+        count = 0
+        for chunk in split.image_chunks:
+            assert chunk.shape[1:] == self.image_shape and chunk.dtype == np.uint8, (chunk.shape, chunk.dtype)
+            count += len(chunk)
+            yield np.ascontiguousarray(chunk)
+        assert count == len(split.labels), (count, len(split.labels))
 
 
 def check_labels(labels: np.ndarray, *, class_count: int, where: str) -> None:

@@ -87,7 +87,8 @@ def _published_content(name: str, source_folder: Path | None, work_folder: Path)
     train_images, train_labels, test_images, test_labels = arrays
     return Content(
         class_names=dataset.class_names,
-        train=SplitContent(image_shape=dataset.image_shape, image_chunks=[train_images], labels=train_labels),
-        test=SplitContent(image_shape=dataset.image_shape, image_chunks=[test_images], labels=test_labels),
+        image_shape=dataset.image_shape,
+        train=SplitContent([train_images], train_labels),
+        test=SplitContent([test_images], test_labels),
         origin=origin,
     )

@@ -13,9 +13,12 @@ def say(line: str) -> None:
     sys.stderr.flush()
 
 
-def images_bar(total: int, *, doing: str, line: str = "") -> "tqdm[None]":
-    """Return a progress bar of images; where there is no terminal, say the line instead."""
-    shown = Console.automatic_bars()
-    if line and not shown:
+def announce(line: str) -> None:
+    """Say what is about to take long, where no progress bar shows it."""
+    if not Console.automatic_bars():
         say(line)
-    return tqdm(total=total, desc=doing, unit="image", disable=not shown, leave=False)
+
+
+def images_bar(total: int, *, doing: str) -> "tqdm[None]":
+    """Return a progress bar of images; it shows nothing where there is no terminal."""
+    return tqdm(total=total, desc=doing, unit="image", disable=not Console.automatic_bars(), leave=False)

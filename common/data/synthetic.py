@@ -4,6 +4,7 @@ Each class has a smooth random pattern. A sample is the pattern of its class, sh
 random contrast, plus noise. All in integers, from NumPy's raw random bits: the same values on every machine.
 """
 
+import functools
 import math
 import re
 from collections.abc import Iterator
@@ -32,14 +33,10 @@ def load_synthetic(name: str) -> Dataset:
     Raises:
         UserError: the name is not of this form, or a number is out of range.
     """
-    samples, *image_shape, class_count = parse_name(name)
-    height, width, channels = image_shape
-    entry = f"synthetic-{samples}x{height}x{width}x{channels}x{class_count}"
-
-    def content() -> Content:
-        return _content(samples, (height, width, channels), class_count)
-
+    samples, height, width, channels, class_count = parse_name(name)
+    content = functools.partial(_content, samples, (height, width, channels), class_count)
     if samples * height * width * channels > IN_MEMORY_BYTES:
+        entry = f"synthetic-{samples}x{height}x{width}x{channels}x{class_count}"
         return dataset_cache.load_or_build(entry, lambda _: content(), name=name)
     made, statistics = content(), PixelStatistics(channels)
     images = [np.concatenate(list(chunks)) for chunks in (made.train_chunks(statistics), made.test_chunks())]
@@ -91,10 +88,11 @@ def _content(samples: int, image_shape: tuple[int, int, int], class_count: int) 
         random = _Random(stream)
         # Balanced classes in random order.
         labels = np.argsort(random.words(sample_count), kind="stable").astype(np.int64) % class_count
-        return SplitContent(image_shape, _image_chunks(image_shape, labels, random), labels)
+        return SplitContent(_image_chunks(image_shape, labels, random), labels)
 
     return Content(
         class_names=tuple(f"class {number}" for number in range(class_count)),
+        image_shape=image_shape,
         train=split(samples, 1),
         test=split(max(1, samples // 6), 2),
         origin=f"generated from seed {SEED}",

@@ -4,8 +4,6 @@ The file has PyTorch's names and layout (see `common.model.specs`); hashes are o
 """
 
 import hashlib
-import json
-import math
 import zlib
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -16,14 +14,11 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from common.errors import UserError
+from common.model.safetensors_file import ArrayKind, header_bytes, header_of
 from common.model.specs import ModelSpec, WeightSpec
 from common.utils.atomic import atomic_file
 
 Weights = dict[str, np.ndarray]
-ArrayKind = tuple[tuple[int, ...], np.dtype]  # shape and type
-
-_LENGTH_BYTES = 8  # of a safetensors file, with the length of its header, which ends at a multiple of them
-_LETTERS = {"f": "F", "i": "I", "u": "U"}  # NumPy's kind of a type -> safetensors'
 
 
 @dataclass(frozen=True)
@@ -90,7 +85,7 @@ def save_weights(path: Path, weights: Weights | ArrayStream, *, durable: bool = 
     digests: dict[str, bytes] = {}
     try:
         with atomic_file(path, durable=durable) as temporary, temporary.open("wb") as file:
-            file.write(_header(stream.kinds))
+            file.write(header_bytes(header_of(stream.kinds)))
             for name, array in stream.arrays:
                 digests[name] = _digest(name, array)
                 file.write(_bytes(array))
@@ -98,22 +93,6 @@ def save_weights(path: Path, weights: Weights | ArrayStream, *, durable: bool = 
         error.filename = str(path)  # a full disk comes without
         raise
     return _joined(digests)
-
-
-def safetensors_type(dtype: np.dtype) -> str:
-    """Return safetensors' name of a type, such as F32."""
-    return "BOOL" if dtype.kind == "b" else f"{_LETTERS[dtype.kind]}{8 * dtype.itemsize}"
-
-
-def _header(kinds: Mapping[str, ArrayKind]) -> bytes:
-    header, first = {}, 0
-    for name, (shape, dtype) in kinds.items():
-        last = first + math.prod(shape) * dtype.itemsize
-        header[name] = {"dtype": safetensors_type(dtype), "shape": list(shape), "data_offsets": [first, last]}
-        first = last
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text = text.ljust(-(-len(text) // _LENGTH_BYTES) * _LENGTH_BYTES)
-    return len(text).to_bytes(_LENGTH_BYTES, "little") + text
 
 
 def load_weights(path: Path, *, spec: ModelSpec | None = None, hashed: str | None = None) -> Weights:

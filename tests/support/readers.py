@@ -22,7 +22,7 @@ from common.data.catalog import PUBLISHED
 from common.data.images.folder import load_images
 from common.data.images.prepare import Settings, prepare
 from common.data.images.prepared_file import load_prepared
-from common.data.images.prepared_rows import parse_shares
+from common.data.images.rows import parse_shares
 from common.data.sources import find_arrays, read_files
 from common.errors import UserError
 from common.model.specs import model_spec

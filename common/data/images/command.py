@@ -17,8 +17,8 @@ from common.data.images.look import look_at
 from common.data.images.look_page import html_of
 from common.data.images.prepare import DEFAULT_SHARES, Preparation, Settings, prepare
 from common.data.images.prepared_file import PixelType, load_prepared, whole_pixels
-from common.data.images.prepared_rows import parse_shares
 from common.data.images.reading import KINDS, read_picture
+from common.data.images.rows import parse_shares
 from common.data.images.shapes import CLASS_NAMES, draw_folder
 from common.distributed.console import counted, readable_seconds
 from common.errors import UserError, expanded
@@ -55,15 +55,10 @@ def add_parser(commands: "argparse._SubParsersAction[Parser]") -> None:
     preparing.add_argument("--output", type=path, required=True, metavar="FILE", help="the file to write")
     _add_size(preparing, required=True, help="in pixels, such as 148x197")
     preparing.add_argument("--gray", action="store_true", help="convert to one channel (default: three)")
-    preparing.add_argument(
-        "--dtype", choices=get_args(PixelType), default="uint8",
-        help="uint8: unchanged pixels; float16: pixel / 255, twice the size (default: %(default)s)",
-    )  # fmt: skip
-    preparing.add_argument(
-        "--split", metavar="A/B/C",
-        help=f"percent of each class for training, validation and test (default: as the folder is split, or "
-        f"{DEFAULT_SHARES})",
-    )  # fmt: skip
+    pixels = "uint8: unchanged pixels; float16: pixel / 255, twice the size (default: %(default)s)"
+    preparing.add_argument("--dtype", choices=get_args(PixelType), default="uint8", help=pixels)
+    split = "percent of each class for training, validation and test (default: as the folder is split, or "
+    preparing.add_argument("--split", metavar="A/B/C", help=f"{split}{DEFAULT_SHARES})")
     preparing.add_argument("--seed", type=seed, default=1, help="seed of split and order (default: %(default)s)")
     preparing.add_argument("--skip-broken", action="store_true", help="leave out broken files and list them")
     preparing.set_defaults(run=prepare_images)
@@ -99,17 +94,17 @@ def look_at_images(options: argparse.Namespace) -> None:
     folder = expanded(options.path).absolute()
     page = expanded(options.output or Path(f"look-{plain_name(folder)}.html"))
     check_new_file(page, replaced=options.force)
-    start, start_of_work = time.perf_counter(), _work_seconds()
+    start = _clock()
     findings = look_at(folder, image_size=options.image_size, gray=options.gray)
     page.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(page, html_of(findings))
-    seconds, work_seconds = time.perf_counter() - start, _work_seconds() - start_of_work
+    spent = _clock() - start
     flags = findings.flags()
     for kind, lines in (("flag", flags or ["none"]), ("note", findings.all_notes())):
         for line in lines:
             print(f"{kind}: {line}")
     print(printable(f"{options.path}: {findings.summary()}"))
-    print(_speed("looked at", len(findings.items), seconds=seconds, work_seconds=work_seconds))
+    print(_speed("looked at", len(findings.items), spent))
     print(printable(f"page: {page}"))
 
 
@@ -136,9 +131,9 @@ def prepare_images(options: argparse.Namespace) -> None:
     for other in (before, after, skipped):
         if other.exists():
             raise UserError(f"an output file already exists and is not overwritten. Received: {other}. Remove it")
-    start, start_of_work = time.perf_counter(), _work_seconds()
+    start = _clock()
     made = prepare(options.folder, file, settings)
-    seconds, work_seconds = time.perf_counter() - start, _work_seconds() - start_of_work
+    spent = _clock() - start
     if made.skipped:
         _list_skipped(made.skipped, skipped)
     for note in made.notes:
@@ -152,8 +147,7 @@ def prepare_images(options: argparse.Namespace) -> None:
         f"{height}x{width} pixels (height x width), {counted(description.image_shape[2], 'channel')}, "
         f"{description.pixels}, {file.stat().st_size / 1e6:,.1f} MB. Train with --dataset prepared:{file}"
     )
-    speed = _speed("prepared", description.samples, seconds=seconds, work_seconds=work_seconds)
-    print(f"{speed}, peak memory {peak_memory_bytes() / 1e6:,.0f} MB")
+    print(f"{_speed('prepared', description.samples, spent)}, peak memory {peak_memory_bytes() / 1e6:,.0f} MB")
 
 
 def draw_images(options: argparse.Namespace) -> None:
@@ -164,21 +158,19 @@ def draw_images(options: argparse.Namespace) -> None:
         OSError: it cannot be written.
     """
     height, width = options.image_size
-    start, start_of_work = time.perf_counter(), _work_seconds()
+    start = _clock()
     draw_folder(options.folder, images=options.images, size=(width, height), seed=options.seed)
-    seconds, work_seconds = time.perf_counter() - start, _work_seconds() - start_of_work
+    spent = _clock() - start
     print(f"{options.folder}: {options.images:,} images of {len(CLASS_NAMES)} classes: {', '.join(CLASS_NAMES)}")
-    print(_speed("drew", options.images, seconds=seconds, work_seconds=work_seconds))
+    print(_speed("drew", options.images, spent))
 
 
 def _list_skipped(skipped: Sequence[tuple[str, str]], file: Path) -> None:
     lines = [f"{name}: {reason}" for name, reason in skipped]
     file.write_text("\n".join(lines) + "\n")
     print(f"left out {counted(len(lines), 'broken file')}, all listed in {file}:")
-    for line in lines[:SHOWN_FILES]:
+    for line in [*lines[:SHOWN_FILES], "..."][: len(lines)]:
         print(f"  {line}")
-    if len(lines) > SHOWN_FILES:
-        print("  ...")
 
 
 def _draw_sheets(made: Preparation, file: Path, *, before: Path, after: Path) -> None:
@@ -203,13 +195,14 @@ def _original(path: Path) -> Image.Image:
     return picture.convert("RGB")
 
 
-def _work_seconds() -> float:
-    """Return the processor time of this process and of its ended children, in seconds."""
-    return sum(os.times()[:4])
+def _clock() -> np.ndarray:
+    """Return a time, and the processor time of this process and of its ended children: (2,) seconds."""
+    return np.array([time.perf_counter(), sum(os.times()[:4])])
 
 
-def _speed(done: str, images: int, *, seconds: float, work_seconds: float) -> str:
+def _speed(done: str, images: int, spent: np.ndarray) -> str:
     """Return the number of images and the speed; cores used = processor time / elapsed time."""
+    seconds, work_seconds = spent
     return (
         f"{done} {images:,} images in {readable_seconds(seconds)}: {images / seconds:,.0f} images/s, "
         f"{work_seconds / seconds:.2f} of {usable_cores()} cores used"

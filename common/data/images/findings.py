@@ -1,7 +1,8 @@
 """What was found in images before they are trained on: counts, what is done to them, and what looks wrong."""
 
+import functools
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -44,7 +45,7 @@ class Shown(NamedTuple):
     caption: str
 
 
-@dataclass(kw_only=True)
+@dataclass
 class Findings:
     """What was found.
 
@@ -71,38 +72,39 @@ class Findings:
     _tally: Tally = field(default_factory=Tally)
     _equal: dict[bytes, list[Item]] = field(default_factory=lambda: defaultdict(list))
 
-    def add(self, views: Iterable[View | str]) -> None:
-        """Add the images of all items, in their order; text: why one is not readable."""
-        chosen = self._chosen()
-        for place, (item, view) in enumerate(zip(self.items, views, strict=True)):
-            if isinstance(view, str):
-                self.odd[UNREADABLE].append(f"{item.name} ({view})")
-                continue
-            self.headers.append((item.name, view.header))
-            self._tally.add(item.name, view.image)
-            equal, pixels = self._equal[view.digest], view.image.pixels
-            odd = {CHANGES[change]: item.name for change in view.image.changes}
-            if (pixels == pixels[0, 0]).all():
-                odd[ONE_COLOR] = item.name
-            if equal:
-                odd[COPIES] = f"{item.name} = {equal[0].name}"
-            equal.append(item)
-            for kind, name in odd.items():
-                self.odd[kind].append(name)
-                if len(self.odd[kind]) <= SHEET_IMAGES:
-                    self.sheets[kind].append(_shown(pixels, name))
-            if place in chosen:
-                self.sheets[item.label].append(_shown(pixels, ", ".join([item.name, *view.image.changes])))
+    def add(self, item: Item, view: View | str) -> None:
+        """Add an image; text: why it is not readable."""
+        if isinstance(view, str):
+            self.odd[UNREADABLE].append(f"{item.name} ({view})")
+            return
+        self.headers.append((item.name, view.header))
+        self._tally.add(item.name, view.image)
+        equal, pixels = self._equal[view.digest], view.image.pixels
+        odd = {CHANGES[change]: item.name for change in view.image.changes}
+        if (pixels == pixels[0, 0]).all():
+            odd[ONE_COLOR] = item.name
+        if equal:
+            odd[COPIES] = f"{item.name} = {equal[0].name}"
+        equal.append(item)
+        for kind, name in odd.items():
+            self.odd[kind].append(name)
+            if len(self.odd[kind]) <= SHEET_IMAGES:
+                self.sheets[kind].append(_shown(pixels, name))
+        if item in self._examples:
+            self.sheets[item.label].append(_shown(pixels, ", ".join([item.name, *view.image.changes])))
 
-    def _chosen(self) -> set[int]:
-        """Return the places of some images of each of the first classes, from all over the class."""
-        labels = np.array([item.label for item in self.items])
-        chosen: set[int] = set()
-        for label in range(min(len(self.class_names), SHEET_CLASSES)):
-            places = np.flatnonzero(labels == label)
-            few = np.linspace(0, len(places) - 1, min(len(places), SHEET_IMAGES)).astype(int)
-            chosen.update(places[few].tolist())
-        return chosen
+    @functools.cached_property
+    def _examples(self) -> set[Item]:
+        """Some images of each of the first classes, from all over the class."""
+        of_class = defaultdict(list)
+        for item in self.items:
+            of_class[item.label].append(item)
+        return {
+            items[place]
+            for label, items in of_class.items()
+            if label < SHEET_CLASSES
+            for place in np.linspace(0, len(items) - 1, min(len(items), SHEET_IMAGES)).astype(int)
+        }
 
     @property
     def sizes(self) -> Counter[tuple[int, int]]:

@@ -9,67 +9,94 @@ done to images beside decoding, is counted in the notes of the data set.
 """
 
 import dataclasses
-import functools
 import hashlib
-import itertools
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-from tqdm import tqdm
 
 from common.data import cache as dataset_cache
 from common.data.dataset import Content, Dataset, SplitContent
-from common.data.images.listing import PARTS, FolderListing, list_folder
-from common.data.images.reading import (
-    Header,
-    ReadImage,
-    Refuse,
-    Tally,
-    common_shape,
-    raise_error,
-    read_header,
-    read_image,
-    some,
-)
-from common.data.progress import say
-from common.data.sharding import stable_permutation
-from common.distributed.console import Console
+from common.data.images.listing import PARTS, list_folder
+from common.data.images.reading import Header, ReadImage, Tally, common_shape, read_header, read_image, some
+from common.data.images.rows import SPLIT_SEED, TEST_SHARE, Rows, rows_in_order
+from common.data.progress import announce, images_bar
 from common.errors import UserError, expanded
 from common.utils.workers import in_order
 
-TEST_SHARE = 0.15
-SPLIT_SEED = 0
-CHUNK_IMAGES = 256
+CHUNK_IMAGES = 32
 RULES = 2  # of reading a file; what was read by others is not used
 
 
-@dataclass(frozen=True)
-class Sample:
-    """One image file and its class number."""
+@dataclass
+class RowReader:
+    """Reads the images of a folder row by row, on all cores; only a few chunks are in memory at a time.
 
-    path: Path
-    label: int
+    Attributes:
+        shape: (height, width, channels) of all images.
+        resize: other sizes are resized; otherwise they are not readable.
+        strict: unreadable images are an error at the end of their part; otherwise their pixels are 0.
+        place: of the files, in what is printed; empty: names are relative to the folder.
+        tally: what was done to the images.
+        unreadable: names, each with the reason.
+    """
 
+    rows: Rows
+    shape: tuple[int, int, int]
+    resize: bool = True
+    strict: bool = False
+    place: Path = field(default_factory=Path)
+    tally: Tally = field(default_factory=Tally)
+    unreadable: list[tuple[str, str]] = field(default_factory=list)
 
-@dataclass(frozen=True)
-class Listing:
-    """The content of a folder: class names in alphabetical order, the samples of each part, notes on other files."""
+    def content(self) -> Content:
+        """Return the data set; its images are read when they are iterated over."""
+        labels, (training, validation, _) = self.rows.labels, self.rows.counts
+        return Content(
+            class_names=self.rows.class_names,
+            image_shape=self.shape,
+            train=SplitContent(self._chunks(0, 1), labels[: training + validation]),
+            test=SplitContent(self._chunks(2), labels[training + validation :]),
+            origin=f"folder {self.rows.folder}",
+            validation_samples=validation,
+            notes=self.tally.notes,
+        )
 
-    class_names: tuple[str, ...]
-    train: tuple[Sample, ...]
-    validation: tuple[Sample, ...]
-    test: tuple[Sample, ...]
-    notes: tuple[str, ...]
-    tests_validation: bool = False
+    def _chunks(self, *parts: int) -> Iterator[np.ndarray]:
+        for part in parts:
+            rows = self.rows.of_part(part)
+            starts = range(0, len(rows), CHUNK_IMAGES)
+            chunks = (rows[start : start + CHUNK_IMAGES] for start in starts)
+            with images_bar(len(rows), doing=f"{PARTS[part]} images") as bar:
+                for images in in_order(self._read, chunks):
+                    yield self._pixels(images, part)
+                    bar.update(len(images))
+            if self.strict and self.unreadable:
+                raise _unreadable_images(self.unreadable, f"{len(rows):,} {PARTS[part]} images")
 
-    @property
-    def samples(self) -> tuple[Sample, ...]:
-        """All of them, each once: the test may have those of the validation."""
-        return tuple(dict.fromkeys((*self.train, *self.validation, *self.test)))
+    def _read(self, rows: range) -> list[tuple[int, ReadImage | str]]:
+        """Return row and image of each, or why it is not readable."""
+        return [
+            (row, read_image(self.rows.folder / self.rows.file(row), shape=self.shape, resize=self.resize))
+            for row in rows
+        ]
+
+    def _pixels(self, images: Sequence[tuple[int, ReadImage | str]], part: int) -> np.ndarray:
+        """Return (images, height, width, channels) uint8, and count the images."""
+        pixels = np.zeros((len(images), *self.shape), np.uint8)
+        again = PARTS[part] == "test" and self.rows.tests_validation
+        for place, (row, image) in enumerate(images):
+            name = str(self.place / self.rows.file(row))
+            if isinstance(image, str):
+                self.unreadable.append((name, image))
+                continue
+            pixels[place] = image.pixels
+            groups = f"class {self.rows.class_names[self.rows.labels[row]]}", f"the {PARTS[part]} images"
+            self.tally.add(name, image, groups=groups, again=again)
+        return pixels
 
 
 def load_images(
@@ -94,16 +121,21 @@ def load_images(
     if image_size is not None and min(image_size) < 1:
         raise UserError(f"images need at least 1 x 1 pixels. Received: {image_size}. Give height and width in pixels")
     try:
-        listing = split_files(folder, list_folder(folder))
-        key = _key(folder, listing, image_size, gray)
+        listing = list_folder(folder)
+        rows = rows_in_order(folder, listing)
+        entry = f"images-{plain_name(folder)}-{_key(rows, image_size, gray)}"
     except OSError as error:
         raise UserError(
             f"the folder of images cannot be read: {error.strerror}. Received: {error.filename}. "
             "Correct the path or its permissions"
         ) from error
-    entry = f"images-{plain_name(folder)}-{key}"
-    decode = functools.partial(_decode_listing, folder, listing, image_size, gray)
-    dataset = dataset_cache.load_or_build(entry, lambda _: decode(), name=name)
+
+    def build(_: Path) -> Content:
+        shape = common_shape(_headers(rows), image_size, gray)
+        announce(f"decoding {len(rows.own())} images of {folder}")
+        return RowReader(rows, shape, resize=image_size is not None, strict=True, place=folder).content()
+
+    dataset = dataset_cache.load_or_build(entry, build, name=name)
     return dataclasses.replace(dataset, notes=(*listing.notes, *dataset.notes))
 
 
@@ -112,133 +144,36 @@ def plain_name(folder: Path) -> str:
     return re.sub(r"[^A-Za-z0-9_-]+", "-", folder.name)[:40] or "folder"
 
 
-def split_files(folder: Path, listed: FolderListing, *, refuse: Refuse = raise_error) -> Listing:
-    """Return the samples of each part, by a fixed seed where the folder has no parts.
-
-    Args:
-        refuse: called if there are no test images.
-    """
-    parts: tuple[list[Sample], list[Sample], list[Sample]] = ([], [], [])
-    for label, (name, files) in enumerate(listed.classes.items()):
-        counts = listed.counts[name] if listed.counts else None
-        for part, of_part in zip(parts, _split(files, label, counts), strict=True):
-            part += [Sample(folder / file, label) for file in of_part]
-    if not parts[2]:
-        refuse(
-            f"each class has only one image, so none remains for the test. Received: {folder}. Add images, or "
-            "create the folders train and test"
-        )
-    training, validation, test = map(tuple, parts)
-    return Listing(tuple(listed.classes), training, validation, test, listed.notes, listed.tests_validation)
-
-
-def _split(files: Sequence[str], label: int, counts: tuple[int, int, int] | None) -> list[list[str]]:
-    """Return the files of a class for training, validation and test."""
-    if counts:
-        first, second = counts[0], counts[0] + counts[1]
-        return [[*files[:first]], [*files[first:second]], [*files[second:]]]
-    # At least one test image per class, but never its only image.
-    test_count = min(max(1, round(TEST_SHARE * len(files))), len(files) - 1)
-    order = stable_permutation(len(files), seed=SPLIT_SEED, stream=(label,))
-    training, test = ([files[index] for index in sorted(part)] for part in (order[test_count:], order[:test_count]))
-    return [training, [], test]
-
-
-def _key(folder: Path, listing: Listing, image_size: tuple[int, int] | None, gray: bool) -> str:
+def _key(rows: Rows, image_size: tuple[int, int] | None, gray: bool) -> str:
     """Return a hash of all that determines the content: file names, sizes, modification times, options."""
     files = []
-    for sample in listing.samples:
-        status = sample.path.stat()
-        files.append((str(sample.path.relative_to(folder)), status.st_size, status.st_mtime_ns))
+    for name in map(rows.file, rows.own()):
+        status = (rows.folder / name).stat()
+        files.append((name, status.st_size, status.st_mtime_ns))
     content = json.dumps([RULES, files, image_size, gray, TEST_SHARE, SPLIT_SEED])
     return hashlib.blake2b(content.encode(errors="surrogateescape"), digest_size=8).hexdigest()
 
 
-def _decode_listing(folder: Path, listing: Listing, image_size: tuple[int, int] | None, gray: bool) -> Content:
-    shape = common_shape(_headers(listing.samples), image_size, gray)
-    if not Console.automatic_bars():
-        say(f"decoding {len(listing.samples)} images of {folder}")
-    read = functools.partial(_read_sample, shape=shape, resize=image_size is not None)
-    parts = dict(zip(PARTS, (listing.train, listing.validation, listing.test), strict=True))
-    tally = Tally()
-
-    def split(*names: str) -> SplitContent:
-        labels = np.array([sample.label for name in names for sample in parts[name]], np.int64)
-        chunks = (_decode_part(name, parts[name], read=read, tally=tally, listing=listing) for name in names)
-        return SplitContent(shape, itertools.chain.from_iterable(chunks), labels)
-
-    return Content(
-        class_names=listing.class_names,
-        train=split(*PARTS[:2]),
-        test=split(PARTS[2]),
-        origin=f"folder {folder}",
-        validation_samples=len(listing.validation),
-        notes=tally.notes,
-    )
-
-
-def _decode_part(
-    part: str,
-    samples: Sequence[Sample],
-    *,
-    read: Callable[[Sample], ReadImage | str],
-    tally: Tally,
-    listing: Listing,
-) -> Iterator[np.ndarray]:
-    """Yield CHUNK_IMAGES images each, and count them.
-
-    Raises:
-        UserError: some are unreadable.
-    """
-    chunk: list[np.ndarray] = []
-    unreadable: list[str] = []
-    bar = not Console.automatic_bars()
-    images = tqdm(
-        in_order(read, samples), total=len(samples), desc=f"{part} images", unit="image", disable=bar, leave=False
-    )
-    for sample, image in zip(samples, images, strict=True):
-        if isinstance(image, str):
-            unreadable.append(f"{sample.path} ({image})")
-        elif not unreadable:
-            groups = f"class {listing.class_names[sample.label]}", f"the {part} images"
-            tally.add(str(sample.path), image, groups=groups, again=part == PARTS[2] and listing.tests_validation)
-            chunk.append(image.pixels)
-            if len(chunk) == CHUNK_IMAGES:
-                yield np.stack(chunk)
-                chunk = []
-    if unreadable:
-        raise _unreadable_images(unreadable, f"{len(samples):,} {part} images")
-    if chunk:
-        yield np.stack(chunk)
-
-
-def _headers(samples: Sequence[Sample]) -> list[tuple[str, Header]]:
+def _headers(rows: Rows) -> list[tuple[str, Header]]:
     """Return path and header of each image.
 
     Raises:
         UserError: some are unreadable.
     """
     headers, unreadable = [], []
-    for sample, header in zip(samples, in_order(_header, samples), strict=True):
+    files = [rows.folder / rows.file(row) for row in rows.own()]
+    for file, header in zip(files, in_order(read_header, files), strict=True):
         if isinstance(header, str):
-            unreadable.append(f"{sample.path} ({header})")
+            unreadable.append((str(file), header))
         else:
-            headers.append((str(sample.path), header))
+            headers.append((str(file), header))
     if unreadable:
-        raise _unreadable_images(unreadable, f"{len(samples):,} images")
+        raise _unreadable_images(unreadable, f"{len(files):,} images")
     return headers
 
 
-def _header(sample: Sample) -> Header | str:
-    return read_header(sample.path)
-
-
-def _read_sample(sample: Sample, *, shape: tuple[int, int, int], resize: bool) -> ReadImage | str:
-    return read_image(sample.path, shape=shape, resize=resize)
-
-
-def _unreadable_images(unreadable: Sequence[str], images: str) -> UserError:
+def _unreadable_images(unreadable: Sequence[tuple[str, str]], images: str) -> UserError:
+    first = some([f"{name} ({reason})" for name, reason in unreadable], joint="; ")
     return UserError(
-        f"{len(unreadable):,} of {images} are not readable. Received: {some(unreadable, joint='; ')}. "
-        "Convert, replace or remove them"
+        f"{len(unreadable):,} of {images} are not readable. Received: {first}. Convert, replace or remove them"
     )

@@ -6,22 +6,19 @@ look, but is a problem in it.
 
 import functools
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
-from tqdm import tqdm
 
 from common.data.dataset import Split
 from common.data.images.findings import Findings, Item, View, line_about
-from common.data.images.folder import TEST_SHARE, Sample, split_files
 from common.data.images.listing import PARTS, FolderListing, list_folder
 from common.data.images.prepare import DEFAULT_SHARES
 from common.data.images.prepared_file import load_prepared, read_description, whole_pixels
-from common.data.images.prepared_rows import parse_shares
 from common.data.images.reading import Header, ReadImage, common_shape, read_header, read_image
-from common.data.progress import say
-from common.distributed.console import Console
+from common.data.images.rows import TEST_SHARE, parse_shares, rows_in_order
+from common.data.progress import announce, images_bar
 from common.errors import UserError, expanded
 from common.utils.workers import in_order
 
@@ -44,24 +41,18 @@ def look_at(path: Path, *, image_size: tuple[int, int] | None = None, gray: bool
 def _look_at_folder(folder: Path, image_size: tuple[int, int] | None, gray: bool) -> Findings:
     problems: list[str] = []
     listed = list_folder(folder, refuse=problems.append)
-    listing = split_files(folder, listed, refuse=problems.append)
-    if not listing.samples:
+    rows = rows_in_order(folder, listed, refuse=problems.append)
+    if not len(rows.labels):
         raise UserError(problems[0])
-    parts = (listing.train, listing.validation, listing.test)
-    of_its_own = parts[:2] if listing.tests_validation else parts
-    samples = [(part, sample) for part, of_part in enumerate(of_its_own) for sample in of_part]
-    findings = Findings(
-        path=folder,
-        class_names=listing.class_names,
-        counts=_counts([[sample.label for sample in of_part] for of_part in parts], len(listing.class_names)),
-        items=[Item(str(sample.path.relative_to(folder)), sample.label, part) for part, sample in samples],
-    )
+    parts = np.repeat(np.arange(len(PARTS)), rows.counts)
+    items = [Item(rows.file(row), int(rows.labels[row]), int(parts[row])) for row in rows.own()]
+    findings = Findings(folder, rows.class_names, _counts(rows.labels, parts, len(rows.class_names)), items)
     view = functools.partial(_view_of_file, image_size=image_size, gray=gray)
-    findings.add(_with_bar(in_order(view, (sample for _, sample in samples)), len(samples), folder))
+    _add_all(findings, in_order(view, (folder / item.name for item in items)))
     if findings.headers:
         common_shape(findings.headers, image_size, gray, refuse=problems.append)
     findings.problems = list(dict.fromkeys(f"training refuses this folder: {problem}" for problem in problems))
-    findings.notes = [*listing.notes]
+    findings.notes = [*listed.notes]
     if listed.counts is None:
         test = f"images:PATH uses {100 * TEST_SHARE:.0f} % of each class for the test, always the same images"
         findings.notes.append(f"the folder is not split: {test}; `images prepare` has --split and --seed")
@@ -72,9 +63,9 @@ def _look_at_folder(folder: Path, image_size: tuple[int, int] | None, gray: bool
     return findings
 
 
-def _counts(labels: Sequence[Sequence[int] | np.ndarray], classes: int) -> np.ndarray:
+def _counts(labels: np.ndarray, parts: np.ndarray, classes: int) -> np.ndarray:
     """Return (classes, parts) numbers of images."""
-    return np.stack([np.bincount(np.asarray(part, np.int64), minlength=classes) for part in labels], axis=1)
+    return np.stack([np.bincount(labels[parts == part], minlength=classes) for part in range(len(PARTS))], axis=1)
 
 
 def _too_small(listed: FolderListing) -> list[str]:
@@ -88,15 +79,14 @@ def _too_small(listed: FolderListing) -> list[str]:
     return line_about(f"classes too small for `images prepare --split {DEFAULT_SHARES}`, the default", small)
 
 
-def _view_of_file(sample: Sample, *, image_size: tuple[int, int] | None, gray: bool) -> View | str:
+def _view_of_file(file: Path, *, image_size: tuple[int, int] | None, gray: bool) -> View | str:
     """Return an image as a network gets it, or the reason why it is not readable."""
-    header = read_header(sample.path)
+    header = read_header(file)
     if isinstance(header, str):
         return header
     height, width = image_size or (header.height, header.width)
-    image = read_image(
-        sample.path, shape=(height, width, 1 if gray else header.channels), resize=image_size is not None
-    )
+    shape = height, width, 1 if gray else header.channels
+    image = read_image(file, shape=shape, resize=image_size is not None)
     return image if isinstance(image, str) else View(header, image, _digest(image.pixels))
 
 
@@ -106,16 +96,13 @@ def _look_at_file(file: Path) -> Findings:
     counts = description.training_samples, description.validation_samples, description.test_samples
     parts = np.repeat(np.arange(len(PARTS)), counts)
     header = Header(*description.image_shape, description.pixels)
-    findings = Findings(
-        path=file,
-        class_names=description.class_names,
-        counts=_counts([labels[parts == part] for part in range(len(PARTS))], len(description.class_names)),
-        items=[Item(f"image {row}", int(labels[row]), int(parts[row])) for row in range(len(labels))],
-        notes=[
-            f"prepared from {description.source}, split {description.split}, seed {description.seed}; broken files "
-            f"left out: {description.skipped_files:,}. What was turned or placed on white is not recorded"
-        ],
-    )
+    items = [Item(f"image {row}", int(labels[row]), int(parts[row])) for row in range(len(labels))]
+    classes = description.class_names
+    findings = Findings(file, classes, _counts(labels, parts, len(classes)), items)
+    findings.notes = [
+        f"prepared from {description.source}, split {description.split}, seed {description.seed}; broken files "
+        f"left out: {description.skipped_files:,}. What was turned or placed on white is not recorded"
+    ]
 
     def view(place: tuple[Split, int]) -> View:
         split, row = place
@@ -123,7 +110,7 @@ def _look_at_file(file: Path) -> Findings:
         return View(header, ReadImage(pixels, ()), _digest(pixels))
 
     rows = ((split, row) for split in (data.train, data.test) for row in range(len(split)))
-    findings.add(_with_bar(in_order(view, rows), len(labels), file))
+    _add_all(findings, in_order(view, rows))
     return findings
 
 
@@ -131,8 +118,9 @@ def _digest(pixels: np.ndarray) -> bytes:
     return hashlib.blake2b(repr(pixels.shape).encode() + pixels.tobytes(), digest_size=16).digest()
 
 
-def _with_bar(views: Iterable[View | str], count: int, path: Path) -> Iterable[View | str]:
-    bar = Console.automatic_bars()
-    if not bar:
-        say(f"looking at {count:,} images of {path}")
-    return tqdm(views, total=count, desc="looking", unit="image", disable=not bar, leave=False)
+def _add_all(findings: Findings, views: Iterable[View | str]) -> None:
+    announce(f"looking at {len(findings.items):,} images of {findings.path}")
+    with images_bar(len(findings.items), doing="looking") as bar:
+        for item, view in zip(findings.items, views, strict=True):
+            findings.add(item, view)
+            bar.update()

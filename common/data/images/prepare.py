@@ -1,35 +1,25 @@
 """Prepare a folder of class folders of images as one file (see `common.data.images.prepared_file`).
 
-First the order of the rows is determined by the seed: each class is split into the parts, and each part is shuffled.
-All cores then read the images in this order. Only a few chunks are in memory at a time, and a file name and three
-numbers per image.
+The seed determines the order of the rows. All cores then read the images in this order. Only a few chunks are in memory
+at a time, and a file name and two numbers per image.
 """
 
 import contextlib
-import functools
-import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO
 
-import numpy as np
-from tqdm import tqdm
-
-from common.data.dataset import PixelStatistics
-from common.data.images.listing import PARTS, FolderListing, list_folder
-from common.data.images.prepared_file import VERSION, Description, PixelType, header_bytes
-from common.data.images.prepared_rows import Rows, Shares, lay_out, parse_shares
-from common.data.images.reading import Tally, read_image, some
-from common.data.progress import say
-from common.distributed.console import Console
+from common.data.images.folder import RowReader
+from common.data.images.listing import FolderListing, list_folder
+from common.data.images.prepared_file import VERSION, Description, PixelType, write_prepared
+from common.data.images.reading import some
+from common.data.images.rows import Rows, Shares, parse_shares, shuffled_rows
+from common.data.progress import announce, say
 from common.errors import UserError, expanded
 from common.utils.atomic import atomic_file
-from common.utils.workers import in_order
 
-CHUNK_IMAGES = 32
 DEFAULT_SHARES = "85/2/13"
-_HALVES = (np.arange(256) / 255).astype(np.float16)  # pixel / 255, as in the thesis
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,23 +43,6 @@ class Settings:
         """(height, width, channels)."""
         width, height = self.size
         return height, width, 1 if self.gray else 3
-
-
-@dataclass(frozen=True)
-class Chunk:
-    """Some rows of the file, and those of them that cannot be read.
-
-    Attributes:
-        images: (rows, height, width, channels) as stored.
-        statistics: of the training images among them.
-        tally: what was done to them.
-        broken: files, relative to the folder, each with the reason.
-    """
-
-    images: np.ndarray
-    statistics: PixelStatistics
-    tally: Tally
-    broken: list[tuple[str, str]]
 
 
 @dataclass(frozen=True)
@@ -104,14 +77,13 @@ def prepare(folder: Path, file: Path, settings: Settings) -> Preparation:
             f"{settings.shares.text}, {folder}. Leave --split out"
         )
     with _whole_file(file) as output:
-        write = functools.partial(_write, output, folder, settings=settings)
-        made = write(listing)
-        if made.skipped and not settings.skip_broken:
-            raise _broken_files(made.skipped, listing)
+        made = _write(output, folder, listing, settings)
         if broken := made.skipped:
+            if not settings.skip_broken:
+                raise _broken_files(broken, listing)
             # The split depends on the remaining files, so everything starts again.
             say(f"{len(broken):,} broken file(s) found, starting again without them")
-            made = write(listing.without({name for name, _ in broken}), skipped_files=len(broken))
+            made = _write(output, folder, listing.without({name for name, _ in broken}), settings, skipped=len(broken))
             if made.skipped:  # readable in the first pass
                 raise _broken_files(made.skipped, listing)
             made = replace(made, skipped=broken)
@@ -130,21 +102,15 @@ def _whole_file(path: Path) -> Iterator[IO[bytes]]:
 
 
 def _write(
-    output: IO[bytes],
-    folder: Path,
-    listing: FolderListing,
-    *,
-    settings: Settings,
-    skipped_files: int = 0,
+    output: IO[bytes], folder: Path, listing: FolderListing, settings: Settings, *, skipped: int = 0
 ) -> Preparation:
-    """Write the whole file; after the first broken image only search for others."""
+    """Write the whole file; the pixels of broken images are 0 in it."""
     shares = settings.shares or parse_shares(DEFAULT_SHARES)
-    rows = lay_out(folder, listing, shares=shares, seed=settings.seed)
+    rows = shuffled_rows(folder, listing, shares=shares, seed=settings.seed)
     training, validation, test = rows.counts
-    labels = rows.labels.astype("<i8").tobytes()
     description = Description(
         version=VERSION,
-        class_names=tuple(listing.classes),
+        class_names=rows.class_names,
         image_shape=settings.image_shape,
         pixels=settings.pixels,
         training_samples=training,
@@ -153,64 +119,13 @@ def _write(
         split="folders" if listing.counts else shares.text,
         seed=settings.seed,
         source=folder.name,
-        skipped_files=skipped_files,
-        labels_crc32=zlib.crc32(labels),
+        skipped_files=skipped,
     )
-    header = header_bytes(description)
-    output.seek(0)
-    output.truncate()
-    output.write(header + labels)
-    statistics = PixelStatistics(settings.image_shape[2])
-    checksum, tally = 0, Tally()
-    broken: list[tuple[str, str]] = []
-    bar = Console.automatic_bars()
-    if not bar:
-        say(f"preparing {description.samples:,} images of {folder}")
-    read = functools.partial(_read_chunk, rows, settings=settings, tests_validation=listing.tests_validation)
-    with tqdm(total=description.samples, desc="preparing", unit="image", disable=not bar, leave=False) as advance:
-        for chunk in in_order(read, rows.chunks(CHUNK_IMAGES)):
-            advance.update(len(chunk.images))
-            broken += chunk.broken
-            if not broken:
-                data = chunk.images.reshape(-1).view(np.uint8).data
-                output.write(data)
-                checksum = zlib.crc32(data, checksum)
-                statistics.counts += chunk.statistics.counts
-                tally.merge(chunk.tally)
-    if not broken:
-        description = replace(
-            description,
-            mean=statistics.mean,
-            standard_deviation=statistics.standard_deviation,
-            images_crc32=checksum,
-        )
-        output.seek(0)
-        output.write(header_bytes(description, length=len(header)))
+    announce(f"preparing {description.samples:,} images of {folder}")
+    reader = RowReader(rows, settings.image_shape)
+    description = write_prepared(output, description, reader.content())
     # Of validation images that are those of the test, too, a broken one was met twice.
-    return Preparation(description, rows, sorted({*broken}), [*listing.notes, *tally.notes()])
-
-
-def _read_chunk(rows: Rows, chunk: tuple[range, int], *, settings: Settings, tests_validation: bool) -> Chunk:
-    """Read the images of some rows, all of one part."""
-    numbers, part = chunk
-    pixels = np.zeros((len(numbers), *settings.image_shape), np.uint8)
-    tally, broken = Tally(), []
-    for place, row in enumerate(numbers):
-        name = rows.file(row)
-        image = read_image(rows.folder / name, shape=settings.image_shape)
-        if isinstance(image, str):
-            broken.append((name, image))
-        else:
-            pixels[place] = image.pixels
-            class_name = rows.class_names[rows.labels[row]]
-            groups, again = (f"class {class_name}", f"the {PARTS[part]} images"), part == 2 and tests_validation
-            tally.add(name, image, groups=groups, again=again)
-    statistics = PixelStatistics(settings.image_shape[2])
-    if part == 0:
-        statistics.add(pixels)
-    # A uint8 is never out of range; any mode but "raise" skips NumPy's check.
-    stored = np.take(_HALVES, pixels, mode="wrap") if settings.pixels == "float16" else pixels
-    return Chunk(stored, statistics, tally, broken)
+    return Preparation(description, rows, sorted({*reader.unreadable}), [*listing.notes, *reader.tally.notes()])
 
 
 def _broken_files(broken: Sequence[tuple[str, str]], listing: FolderListing) -> UserError:

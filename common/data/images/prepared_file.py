@@ -1,6 +1,6 @@
 """Files of prepared images, which the trainers map into memory: `--dataset prepared:FILE`.
 
-A safetensors file: 8 bytes with the length of the JSON header, the header, the arrays:
+A safetensors file:
 
     train_labels    (training + validation samples,) int64       training samples first
     test_labels     (test samples,) int64
@@ -11,31 +11,29 @@ A uint8 is a pixel, a float16 is pixel / 255. The header's metadata contain a `D
 `common.data.images.prepare` writes the file.
 """
 
+import itertools
 import json
-import math
 import zlib
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import IO, Any, Literal
 
 import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
 from common.data.cache import FULL_CHECK_BYTES, crc32_of_file
-from common.data.dataset import Dataset, Split
+from common.data.dataset import Content, Dataset, PixelStatistics, Split
 from common.errors import UserError, expanded
-from common.model.weights import safetensors_type
-from common.utils.whole_files import parse_json, require_file
+from common.model.safetensors_file import ArrayKind, header_bytes, header_of, read_header
+from common.utils.whole_files import parse_json
 
 VERSION = 1
 PixelType = Literal["uint8", "float16"]
 COMMAND = "python -m common images prepare"
 
 _PAGE_BYTES = 4096  # the arrays start at a page of memory
-_LENGTH_BYTES = 8
 _SPARE_BYTES = 1024  # room in the header for statistics and checksums, which are known last
-_MOST_HEADER_BYTES = 100_000_000  # safetensors' own limit
+_HALVES = (np.arange(256) / 255).astype(np.float16)  # pixel / 255, as in the thesis
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,44 +68,52 @@ class Description:
         """Number of images of all parts."""
         return self.training_samples + self.validation_samples + self.test_samples
 
-    def arrays(self) -> Iterator[tuple[str, np.dtype, tuple[int, ...], int]]:
-        """Yield name, type, shape and first byte, counted from the end of the header, of each array in the file."""
-        samples = {"train": self.training_samples + self.validation_samples, "test": self.test_samples}
-        kinds: list[tuple[str, str, tuple[int, ...]]] = [
-            ("labels", "int64", ()),
-            ("images", self.pixels, self.image_shape),
-        ]
-        first = 0
-        for kind, type_name, item_shape in kinds:
-            for split, count in samples.items():
-                dtype, shape = np.dtype(type_name), (count, *item_shape)
-                yield f"{split}_{kind}", dtype, shape, first
-                first += math.prod(shape) * dtype.itemsize
+    def kinds(self) -> dict[str, ArrayKind]:
+        """Return shape and type of each array, in the order of the file."""
+        train, test = self.training_samples + self.validation_samples, self.test_samples
+        labels, images = np.dtype(np.int64), np.dtype(self.pixels)
+        return {
+            "train_labels": ((train,), labels),
+            "test_labels": ((test,), labels),
+            "train_images": ((train, *self.image_shape), images),
+            "test_images": ((test, *self.image_shape), images),
+        }
+
+    def header(self) -> dict[str, Any]:
+        """Return the header of the file."""
+        text = json.dumps(asdict(self))
+        return header_of(
+            self.kinds(), metadata={"description": text, "description_crc32": str(zlib.crc32(text.encode()))}
+        )
 
 
-def header_bytes(description: Description, *, length: int | None = None) -> bytes:
-    """Return the file up to its first array.
-
-    Args:
-        length: of the result; None: leave room for statistics and checksums that are not known yet.
-    """
-    text = json.dumps(_header(description)).encode()
-    if length is None:
-        length = -(-(_LENGTH_BYTES + len(text) + _SPARE_BYTES) // _PAGE_BYTES) * _PAGE_BYTES
-    padded = text.ljust(length - _LENGTH_BYTES)
-    assert len(padded) == length - _LENGTH_BYTES, (len(padded), length)
-    return len(padded).to_bytes(_LENGTH_BYTES, "little") + padded
-
-
-def _header(description: Description) -> dict[str, Any]:
-    text = json.dumps(asdict(description))
-    header: dict[str, Any] = {
-        "__metadata__": {"description": text, "description_crc32": str(zlib.crc32(text.encode()))}
-    }
-    for name, dtype, shape, first in description.arrays():
-        last = first + math.prod(shape) * dtype.itemsize
-        header[name] = {"dtype": safetensors_type(dtype), "shape": list(shape), "data_offsets": [first, last]}
-    return header
+def write_prepared(file: IO[bytes], description: Description, content: Content) -> Description:
+    """Write images from the start of a file; return the description with statistics and checksums."""
+    labels = np.concatenate(content.labels()).astype("<i8").tobytes()
+    header = header_bytes(description.header())
+    header = header_bytes(description.header(), length=-(-(len(header) + _SPARE_BYTES) // _PAGE_BYTES) * _PAGE_BYTES)
+    file.seek(0)
+    file.truncate()
+    file.write(header + labels)
+    statistics, checksum = PixelStatistics(description.image_shape[2]), 0
+    for chunk in itertools.chain(content.train_chunks(statistics), content.test_chunks()):
+        # A uint8 is never out of range; any mode but "raise" skips NumPy's check.
+        stored = np.take(_HALVES, chunk, mode="wrap") if description.pixels == "float16" else chunk
+        data = stored.reshape(-1).view(np.uint8).data
+        file.write(data)
+        checksum = zlib.crc32(data, checksum)
+    description = replace(
+        description,
+        mean=statistics.mean,
+        standard_deviation=statistics.standard_deviation,
+        labels_crc32=zlib.crc32(labels),
+        images_crc32=checksum,
+    )
+    whole_header = header_bytes(description.header(), length=len(header))
+    assert len(whole_header) == len(header), (len(whole_header), len(header))
+    file.seek(0)
+    file.write(whole_header)
+    return description
 
 
 def load_prepared(path: Path, *, name: str) -> Dataset:
@@ -121,10 +127,11 @@ def load_prepared(path: Path, *, name: str) -> Dataset:
     path = expanded(path)
     try:
         description, start = read_description(path)
-        _check_bytes(path, description, start)
+        places = {array: start + place["data_offsets"][0] for array, place in header_of(description.kinds()).items()}
+        _check_bytes(path, description, start, places["train_images"])
         arrays = {
-            array: np.memmap(path, dtype, "r", offset=start + first, shape=shape)
-            for array, dtype, shape, first in description.arrays()
+            array: np.memmap(path, dtype, "r", offset=places[array], shape=shape)
+            for array, (shape, dtype) in description.kinds().items()
         }
     except OSError as error:
         raise UserError(
@@ -154,12 +161,8 @@ def read_description(path: Path) -> tuple[Description, int]:
         UserError: the header is damaged or of another kind.
         OSError: the file cannot be read.
     """
-    require_file(path)
-    with path.open("rb") as file:
-        length = int.from_bytes(file.read(_LENGTH_BYTES), "little")
-        text = file.read(length) if length <= _MOST_HEADER_BYTES else b""
     try:
-        header = parse_json(text)
+        header, start = read_header(path)
         stored, checksum = header["__metadata__"]["description"], header["__metadata__"]["description_crc32"]
     except (ValueError, KeyError, TypeError):
         raise UserError(
@@ -177,23 +180,21 @@ def read_description(path: Path) -> tuple[Description, int]:
         description = TypeAdapter(Description).validate_json(stored)
     except ValidationError:
         raise _damaged(path, "the description is incomplete") from None
-    if header != _header(description):
+    if header != description.header():
         raise _damaged(path, "the header does not match the description")
-    return description, _LENGTH_BYTES + length
+    return description, start
 
 
-def _check_bytes(path: Path, description: Description, start: int) -> None:
-    arrays = list(description.arrays())
-    first_image = next(first for name, _, _, first in arrays if name == "train_images")
-    _, dtype, shape, first = arrays[-1]
-    expected, size = start + first + math.prod(shape) * dtype.itemsize, path.stat().st_size
+def _check_bytes(path: Path, description: Description, start: int, first_image: int) -> None:
+    expected = start + max(place["data_offsets"][1] for place in header_of(description.kinds()).values())
+    size = path.stat().st_size
     if size != expected:
         raise _damaged(path, f"it has {size:,} bytes instead of {expected:,}")
     with path.open("rb") as file:
         file.seek(start)
-        if zlib.crc32(file.read(first_image)) != description.labels_crc32:
+        if zlib.crc32(file.read(first_image - start)) != description.labels_crc32:
             raise _damaged(path, "the labels have another checksum")
-    if size <= FULL_CHECK_BYTES and crc32_of_file(path, start=start + first_image) != description.images_crc32:
+    if size <= FULL_CHECK_BYTES and crc32_of_file(path, start=first_image) != description.images_crc32:
         raise _damaged(path, "the images have another checksum")
 
 

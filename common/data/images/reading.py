@@ -3,8 +3,7 @@
 import errno
 import os
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -53,14 +52,8 @@ class Header(NamedTuple):
     kind: str
 
 
-@dataclass(frozen=True)
-class ReadImage:
-    """An image file that was read.
-
-    Attributes:
-        pixels: (height, width, channels) uint8.
-        changes: keys of CHANGES.
-    """
+class ReadImage(NamedTuple):
+    """The pixels of an image file, (height, width, channels) uint8, and what was changed: keys of CHANGES."""
 
     pixels: np.ndarray
     changes: tuple[str, ...]
@@ -207,21 +200,9 @@ class Tally:
             self.counts.update(image.changes)
             for change in image.changes:
                 self.examples.setdefault(change, name)
-        if groups:
-            lowest, highest = int(image.pixels.min()), int(image.pixels.max())
-            self._widen(dict.fromkeys(groups, (lowest, highest)))
-
-    def merge(self, other: "Tally") -> None:
-        """Add what another one has counted of other images."""
-        self.images += other.images
-        self.counts.update(other.counts)
-        self.examples = {**other.examples, **self.examples}
-        self._widen(other.extremes)
-
-    def _widen(self, extremes: Mapping[str, tuple[int, int]]) -> None:
-        for group, (lowest, highest) in extremes.items():
-            low, high = self.extremes.get(group, (lowest, highest))
-            self.extremes[group] = min(low, lowest), max(high, highest)
+        for group in groups:
+            low, high = self.extremes.get(group, (255, 0))
+            self.extremes[group] = min(low, int(image.pixels.min())), max(high, int(image.pixels.max()))
 
     def notes(self) -> list[str]:
         """Return a line for each change, and one for the groups."""
@@ -231,7 +212,9 @@ class Tally:
             if self.counts[change]
         ]
         equal = [f"{printable(group)} ({low})" for group, (low, high) in self.extremes.items() if low == high]
-        return [*lines, *([f"nothing can be learned where all pixels are equal: {some(equal)}"] if equal else [])]
+        if equal:
+            lines.append(f"nothing can be learned where all pixels are equal: {some(equal)}")
+        return lines
 
 
 def some(items: Sequence[str], *, joint: str = ", ") -> str:

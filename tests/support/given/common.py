@@ -8,7 +8,7 @@ from made_images import write_deep_color, write_image
 from PIL import Image
 
 from common.data.images.prepare import Settings, prepare
-from common.data.images.prepared_rows import parse_shares
+from common.data.images.rows import parse_shares
 
 
 def pets(folder):

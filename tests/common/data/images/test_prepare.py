@@ -19,12 +19,12 @@ from safetensors.numpy import load_file
 
 from common.__main__ import main
 from common.data.batches import normalize
-from common.data.images import prepare as preparation
+from common.data.images import folder as images
 from common.data.images import prepared_file
 from common.data.images.prepare import Settings, prepare
 from common.data.images.prepared_file import load_prepared, read_description
-from common.data.images.prepared_rows import parse_shares
 from common.data.images.reading import read_image
+from common.data.images.rows import parse_shares
 from common.data.loading import load_dataset
 from common.errors import UserError
 from common.utils import workers
@@ -116,7 +116,7 @@ def test_the_file_depends_on_folder_and_seed_only(folder, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(workers, "usable_cores", lambda: 1)
         same.append(make(folder, "one-worker").read_bytes())
-    monkeypatch.setattr(preparation, "CHUNK_IMAGES", 7)
+    monkeypatch.setattr(images, "CHUNK_IMAGES", 7)
     same.append(make(folder, "chunks").read_bytes())
     assert len(set(same)) == 1
     first, other = (load_prepared(make(folder, f"seed{seed}", seed=seed), name="made") for seed in (1, 2))
@@ -141,12 +141,12 @@ def test_only_a_few_items_are_in_progress_at_once():
 
 def test_a_file_that_breaks_between_the_passes_is_an_error(folder, monkeypatch):
     (folder / "cat/empty.png").touch()
-    read, calls = preparation.read_image, itertools.count()
+    read, calls = images.read_image, itertools.count()
 
     def reading(path, **options):
         return "gone" if next(calls) == 100 else read(path, **options)
 
-    monkeypatch.setattr(preparation, "read_image", reading)
+    monkeypatch.setattr(images, "read_image", reading)
     with pytest.raises(UserError, match=r"1 of 81 image files are broken.*gone"):
         make(folder, skip_broken=True)
     assert list(folder.parent.iterdir()) == [folder]
