@@ -30,9 +30,10 @@ def outputs_torch(file, images):
     state = torch.load(file, weights_only=True)
     name = file.parent.name
     if name == "resnet34":
-        library = torch.library.Library("torchvision", "FRAGMENT")  # its wheel is built for CUDA
-        for operator in ("nms", "qnms"):
-            library.define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+        if torch.version.cuda is None:  # beside it torchvision's wheel, which is built for CUDA, lacks its operators
+            library = torch.library.Library("torchvision", "FRAGMENT")
+            for operator in ("nms", "qnms"):
+                library.define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
         from torchvision.models import resnet34
 
         model = resnet34(num_classes=len(state["fc.bias"]))
