@@ -18,8 +18,9 @@ from common.distributed.averaging import AveragingPlan
 from common.distributed.console import counted
 from common.errors import UserError, expanded
 from common.measurement.step_profile import LEFT_OUT_STEPS
+from common.model.layers import BatchNorm
 from common.model.partition import Partition
-from common.model.specs import BatchNorm, ModelSpec, model_spec
+from common.model.specs import ModelSpec, model_spec
 from common.model.weights import Weights, draw_initial_weights, load_weights
 from common.pipeline.forecast import forecast_bytes, partition_of
 from common.run_folder.checkpoints import Checkpoint

@@ -12,7 +12,8 @@ from fake_ranks import alone
 
 from common.checks.parity_cases import IMAGES, make_spec, random_batch
 from common.config import ModelConfig, config_from_dict
-from common.model.specs import BatchNorm, Convolution, Dense, MaxPooling, model_spec
+from common.model.layers import BatchNorm, Convolution, Dense, MaxPooling
+from common.model.specs import model_spec
 from common.model.weights import draw_initial_weights, weights_hash
 from common.training.run_setup import prepare_run
 
