@@ -25,7 +25,7 @@ def build_model(spec: ModelSpec, config: ModelConfig, *, exchange: GroupExchange
     """Return the model with Keras' own first weights (`keras_impl.weights.load_weights` puts ours in their place).
 
     Images and weights have one layout, also where layers compute with channels first: the first layer moves the
-    channels, `Flatten` moves them back.
+    channels, `Flatten` or, in a stage of a pipeline, a last layer moves them back.
 
     Args:
         exchange: of the ranks that hold the model together, where `spec` is one rank's part of it.
@@ -38,7 +38,10 @@ def build_model(spec: ModelSpec, config: ModelConfig, *, exchange: GroupExchange
     channels, *sides = spec.input_shape
     images = keras.Input((*sides, channels), name="images")
     is_channels_first = keras.config.image_data_format() == "channels_first"
-    outputs = spec.walk(layers.Permute((3, 1, 2), name="channels_first")(images) if is_channels_first else images, call)
+    inputs = layers.Permute((3, 1, 2), name="channels_first")(images) if is_channels_first and sides else images
+    outputs = spec.walk(inputs, call)
+    if is_channels_first and len(outputs.shape) == 4:
+        outputs = layers.Permute((2, 3, 1), name="channels_last")(outputs)
     # The losses work on the type of the weights, whatever type the layers compute in (mixed precision).
     outputs = layers.Activation("linear", dtype=config.dtype, name="outputs")(outputs)
     return keras.Model(images, outputs, name=spec.name.replace(":", "-"))

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import keras
 import tensorflow as tf
 from keras import layers
 
@@ -49,5 +50,8 @@ class Gather(layers.Layer):
         self.exchange = exchange
 
     def call(self, inputs: tf.Tensor) -> tf.Tensor:
-        """Return the channels of all ranks, (batch, height, width, channels)."""
-        return self.exchange.gather(inputs, name=self.name)
+        """Return the channels of all ranks, where layers have their channels."""
+        if keras.config.image_data_format() == "channels_last":
+            return self.exchange.gather(inputs, name=self.name)
+        channels_last = tf.transpose(inputs, (0, 2, 3, 1))
+        return tf.transpose(self.exchange.gather(channels_last, name=self.name), (0, 3, 1, 2))
