@@ -27,14 +27,8 @@ class BatchNormalization(keras.layers.BatchNormalization):
     A layer that is not trainable runs in inference mode, as in Keras; so does a `frozen` one, whose gamma and beta
     learn on. Statistics are those of the local batch.
 
-    Args:
-        axis: the channel axis.
-        momentum: decay of the running statistics; PyTorch's `momentum` is 1 minus this.
-        epsilon: added to the variance.
-        **kwargs: further arguments of `keras.layers.BatchNormalization`, except `renorm` and `synchronized`.
-
-    Input shape: `(batch, ..., channels)` for the default axis, any rank from 2, floating dtype.
-    Output shape: that of the input, in the layer's compute dtype.
+    PyTorch's `momentum` is 1 minus this one. Inputs are `(batch, ..., channels)` for the default axis, of any rank from
+    2 and floating dtype; outputs have their shape, in the layer's compute dtype.
 
     Raises:
         ValueError: for `renorm` or `synchronized`, for a mask, and for a training batch known to hold one value per
@@ -49,16 +43,7 @@ class BatchNormalization(keras.layers.BatchNormalization):
         self.frozen = False
 
     def call(self, inputs: Any, training: bool | None = None, mask: Any = None) -> Any:
-        """Normalizes a batch, and in training updates the running statistics.
-
-        Args:
-            inputs: floating tensor, any shape that fits `build`.
-            training: whether to use and record the batch's own statistics.
-            mask: not supported.
-
-        Returns:
-            Tensor of the shape of `inputs`.
-        """
+        """Return the normalized batch; in training, update the running statistics. A mask is not supported."""
         if mask is not None:
             raise ValueError("PyTorch's batch normalization takes no mask. Received a mask for the layer's input.")
         if not (training and self.trainable) or self.frozen:
@@ -86,7 +71,7 @@ class BatchNormalization(keras.layers.BatchNormalization):
 
 
 def freeze_batch_norm(model: keras.Model) -> bool:
-    """Let all layers of this kind run in inference mode from now on; return whether any of them did not."""
+    """Let all layers of this kind run in inference mode from now on; return whether any of them did not before."""
     layers = [layer for layer in model.layers if isinstance(layer, BatchNormalization) and not layer.frozen]
     for layer in layers:
         layer.frozen = True

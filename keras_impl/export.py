@@ -12,14 +12,11 @@ from pathlib import Path
 import keras_impl.quiet_tensorflow  # isort: skip  # noqa: F401 - before Keras: TensorFlow without its start-up lines
 import keras
 
-from common.distributed.pinning import report_missing_onednn
 from common.trained.export import run_export
 from common.trained.trained_model import TrainedModel
 from common.utils.command_line import program_name
 from keras_impl.batch_norm import BatchNormalization
-from keras_impl.models import build_model
-from keras_impl.onednn import onednn_is_on, use_onednn
-from keras_impl.weights import load_weights
+from keras_impl.predict import rebuild
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -29,11 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def write_model(trained: TrainedModel, file: Path) -> None:
     """Write the model: images are (batch, height, width, channels)."""
-    use_onednn(trained.config.model.onednn)
-    report_missing_onednn(trained.config.model.onednn, is_on=onednn_is_on())
-    keras.config.set_floatx(trained.config.model.dtype)
-    ours = build_model(trained.spec, trained.config.model)
-    load_weights(ours, trained.weights, spec=trained.spec)
+    ours = rebuild(trained)
     plain = keras.models.clone_model(ours, clone_function=_plain)
     plain.set_weights(ours.get_weights())
     plain.save(file)

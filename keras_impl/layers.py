@@ -1,60 +1,52 @@
-"""Keras' layers from the numbers of `common.model.specs`."""
+"""Keras' layers from the numbers of `common.model.layers`."""
 
-from typing import Any, TypeVar
+from typing import Any
 
 import keras
 from keras import layers
 
-from common.model import specs as model_specs
-from common.model.specs import ModelSpec
+from common.config import ModelConfig
+from common.model import layers as kinds
+from common.model.specs import LayerRow
 from keras_impl.batch_norm import BatchNormalization
-
-LayerType = TypeVar("LayerType", bound=model_specs.Layer)
-
-
-def numbers(spec: ModelSpec, name: str, kind: type[LayerType]) -> LayerType:
-    """Return the numbers of a layer of this kind."""
-    layer = spec[name]
-    assert isinstance(layer, kind)
-    return layer
+from keras_impl.exchange import GroupExchange
+from keras_impl.parts import ColumnsDense, Gather, RowsDense, SplitConvolution
 
 
-def convolution(spec: ModelSpec, name: str, *, kind: type[layers.Conv2D] = layers.Conv2D, **more: Any) -> layers.Conv2D:
-    """Return a convolution, without the padding of its inputs.
+def native_layer(row: LayerRow, config: ModelConfig, *, exchange: GroupExchange | None = None) -> layers.Layer:
+    """Return the layer of a row, without the padding of its inputs.
 
     Args:
-        kind: of the layer, made with `more` arguments.
+        exchange: of the ranks that hold the pieces of a layer; None: no layer is split.
     """
-    layer = numbers(spec, name, model_specs.Convolution)
-    return kind(
-        layer.filters, layer.kernel, strides=layer.stride, padding="valid", use_bias=layer.bias, name=name, **more
-    )
-
-
-def max_pooling(spec: ModelSpec, name: str) -> layers.MaxPooling2D:
-    """Return a max pooling, without the padding of its inputs."""
-    layer = numbers(spec, name, model_specs.MaxPooling)
-    return layers.MaxPooling2D(layer.kernel, strides=layer.stride, padding="valid", name=name)
-
-
-def padded(spec: ModelSpec, name: str, inputs: Any) -> Any:
-    """Pad by the spec, the same on all sides: "same" would pad one side only at stride 2.
-
-    Zeros serve the max pooling too: it comes after a ReLU, so no zero can win over a larger value.
-    """
-    layer = spec[name]
-    assert isinstance(layer, model_specs.Convolution | model_specs.MaxPooling)
-    return layers.ZeroPadding2D(layer.padding, name=f"{name}.padding")(inputs)
-
-
-def batch_norm(spec: ModelSpec, name: str) -> BatchNormalization:
-    """Return a batch normalization."""
-    layer = numbers(spec, name, model_specs.BatchNorm)
-    axis = 1 if keras.config.image_data_format() == "channels_first" else -1
-    return BatchNormalization(axis=axis, momentum=layer.decay, epsilon=layer.epsilon, name=name)
-
-
-def dense(spec: ModelSpec, name: str, *, kind: type[layers.Dense] = layers.Dense, **more: Any) -> layers.Dense:
-    """Return a dense layer of a kind, made with `more` arguments."""
-    layer = numbers(spec, name, model_specs.Dense)
-    return kind(layer.units, use_bias=layer.bias, name=name, **more)
+    layer, name = row.layer, row.layer.name
+    pieces: dict[str, Any] = {"exchange": exchange, "name": name}
+    match layer:
+        case kinds.Convolution():
+            window: dict[str, Any] = {"strides": layer.stride, "padding": "valid", "use_bias": layer.bias}
+            if layer.split == "outputs":
+                return SplitConvolution(layer.filters, layer.kernel, **window, **pieces)
+            return layers.Conv2D(layer.filters, layer.kernel, **window, name=name)
+        case kinds.Dense(split="none"):
+            return layers.Dense(layer.units, use_bias=layer.bias, name=name)
+        case kinds.Dense():
+            kind = ColumnsDense if layer.split == "outputs" else RowsDense
+            return kind(layer.units, use_bias=layer.bias, **pieces)
+        case kinds.GatherParts():
+            return Gather(**pieces)
+        case kinds.MaxPooling():
+            return layers.MaxPooling2D(layer.kernel, strides=layer.stride, padding="valid", name=name)
+        case kinds.BatchNorm():
+            axis = 1 if keras.config.image_data_format() == "channels_first" else -1
+            return BatchNormalization(axis=axis, momentum=layer.decay, epsilon=layer.epsilon, name=name)
+        case kinds.Dropout():
+            kind = layers.SpatialDropout2D if layer.whole_channels else layers.Dropout
+            return kind(layer.rate if config.dropout else 0.0, name=name)
+        case kinds.Activation():
+            return layers.ReLU(name=name) if layer.function == "relu" else layers.Activation("sigmoid", name=name)
+    without_numbers = {
+        kinds.Flatten: layers.Flatten,
+        kinds.GlobalMean: layers.GlobalAveragePooling2D,
+        kinds.Add: layers.Add,
+    }
+    return without_numbers[type(layer)](name=name)

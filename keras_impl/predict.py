@@ -24,13 +24,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return run_prediction(build_classifier, arguments, program=program_name(__file__))
 
 
-def build_classifier(trained: TrainedModel) -> Classifier:
-    """Return a function from images (batch, height, width, channels) to linear outputs (batch, outputs)."""
+def rebuild(trained: TrainedModel) -> keras.Model:
+    """Return the model of a run with its weights."""
     use_onednn(trained.config.model.onednn)
     report_missing_onednn(trained.config.model.onednn, is_on=onednn_is_on())
     keras.config.set_floatx(trained.config.model.dtype)
     model = build_model(trained.spec, trained.config.model)
     load_weights(model, trained.weights, spec=trained.spec)
+    return model
+
+
+def build_classifier(trained: TrainedModel) -> Classifier:
+    """Return a function from images (batch, height, width, channels) to linear outputs (batch, outputs)."""
+    model = rebuild(trained)
 
     def classify(images: np.ndarray) -> np.ndarray:
         return np.asarray(model.predict_on_batch(images))

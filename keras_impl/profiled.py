@@ -12,7 +12,7 @@ from common.measurement.step_profile import Part, Profiler
 from keras_impl.data import Batches, ShardedData
 from keras_impl.distributed import average_gradients, wait_for_all_ranks
 from keras_impl.loop import Trainer
-from keras_impl.parts import layer_parts
+from keras_impl.models import layer_parts
 from keras_impl.state import TrainingState
 
 

@@ -1,40 +1,57 @@
 """Between Keras' variables and the weights file, which has PyTorch's names and layout."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import keras
 import numpy as np
 
-from common.model.specs import BatchNorm, Convolution, Dense, Flatten, LayerRow, ModelSpec
+from common.model.layers import Dense, Flatten, Shape
+from common.model.specs import ModelSpec
 from common.model.weights import Weights
-
-Permutation = Callable[[np.ndarray], np.ndarray]
 
 
 @dataclass(frozen=True)
 class WeightMap:
-    """One variable of the model, and how its array is laid out anew for the file and back (slots of it, too)."""
+    """One variable of the model, and how its array is laid out anew for the file and back (slots of it, too).
+
+    Attributes:
+        flattened: (channels, height, width) of the images that the dense layer of this kernel reads; (): no images.
+    """
 
     variable: keras.Variable
-    to_file: Permutation
-    from_file: Permutation
+    flattened: Shape = ()
+
+    def to_file(self, array: np.ndarray) -> np.ndarray:
+        """Return (out, in, height, width) of a convolution, (out, in) of a dense layer; others stay."""
+        if array.ndim == 4:
+            return array.transpose(3, 2, 0, 1)
+        if array.ndim == 2 and self.flattened:  # Keras flattens (height, width, channels)
+            channels, height, width = self.flattened
+            return array.reshape(height, width, channels, -1).transpose(3, 2, 0, 1).reshape(array.shape[1], -1)
+        return array.transpose()
+
+    def from_file(self, array: np.ndarray) -> np.ndarray:
+        """Return the array in Keras' layout, the inverse of `to_file`."""
+        if array.ndim == 4:
+            return array.transpose(2, 3, 1, 0)
+        if array.ndim == 2 and self.flattened:
+            return array.reshape(-1, *self.flattened).transpose(2, 3, 1, 0).reshape(-1, array.shape[0])
+        return array.transpose()
 
 
 def weight_maps(model: keras.Model, spec: ModelSpec) -> dict[str, WeightMap]:
     """Return name in the weights file -> variable and layout, in the order of the layers."""
     maps: dict[str, WeightMap] = {}
-    flattened: tuple[int, ...] | None = None
+    flattened: Shape = ()
     for row in spec.rows:
-        if isinstance(row.layer, Flatten):
+        if isinstance(row.layer, Flatten) and len(row.input_shape) == 3:
             flattened = row.input_shape
-        if not row.weights:
-            continue
-        layer = model.get_layer(row.layer.name)
-        for weight, (variable, to_file, from_file) in zip(row.weights, _variables(row, layer, flattened), strict=True):
-            maps[weight.name] = WeightMap(variable, to_file, from_file)
+        if row.weights:
+            variables = model.get_layer(row.layer.name).weights
+            for weight, variable in zip(row.weights, variables, strict=True):
+                maps[weight.name] = WeightMap(variable, flattened)
         if isinstance(row.layer, Dense):
-            flattened = None  # only the first dense layer reads a flattened image
+            flattened = ()  # only the first dense layer reads a flattened image
     return maps
 
 
@@ -50,35 +67,3 @@ def get_weights(model: keras.Model, *, spec: ModelSpec) -> Weights:
         name: np.ascontiguousarray(weight.to_file(weight.variable.numpy()))
         for name, weight in weight_maps(model, spec).items()
     }
-
-
-def _variables(
-    row: LayerRow, layer: keras.layers.Layer, flattened: tuple[int, ...] | None
-) -> list[tuple[keras.Variable, Permutation, Permutation]]:
-    if isinstance(row.layer, BatchNorm):
-        variables = (layer.gamma, layer.beta, layer.moving_mean, layer.moving_variance)
-        return [(variable, _same, _same) for variable in variables]
-    if isinstance(row.layer, Convolution):
-        kernel = (layer.kernel, lambda hwio: hwio.transpose(3, 2, 0, 1), lambda oihw: oihw.transpose(2, 3, 1, 0))
-    elif flattened is not None and len(flattened) == 3:
-        kernel = (layer.kernel, *_dense_after_flatten(flattened))
-    else:
-        kernel = (layer.kernel, np.transpose, np.transpose)
-    return [kernel, (layer.bias, _same, _same)] if len(row.weights) == 2 else [kernel]
-
-
-def _dense_after_flatten(shape: tuple[int, ...]) -> tuple[Permutation, Permutation]:
-    """Keras flattens (height, width, channels), the file (channels, height, width)."""
-    channels, height, width = shape
-
-    def to_file(kernel: np.ndarray) -> np.ndarray:
-        return kernel.reshape(height, width, channels, -1).transpose(3, 2, 0, 1).reshape(kernel.shape[1], -1)
-
-    def from_file(weight: np.ndarray) -> np.ndarray:
-        return weight.reshape(-1, channels, height, width).transpose(2, 3, 1, 0).reshape(-1, weight.shape[0])
-
-    return to_file, from_file
-
-
-def _same(array: np.ndarray) -> np.ndarray:
-    return array

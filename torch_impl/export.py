@@ -12,13 +12,10 @@ from pathlib import Path
 import torch_impl  # isort: skip  # noqa: F401 - before PyTorch: switches to the environment that has it
 import torch
 
-from common.distributed.pinning import report_missing_onednn
 from common.trained.export import run_export
 from common.trained.trained_model import TrainedModel
 from common.utils.command_line import program_name
-from torch_impl.models import build_model
-from torch_impl.onednn import onednn_is_on, use_onednn
-from torch_impl.weights import load_weights
+from torch_impl.predict import rebuild
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -28,11 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def write_model(trained: TrainedModel, file: Path) -> None:
     """Write the `state_dict`: images are (batch, channels, height, width)."""
-    use_onednn(trained.config.model.onednn)
-    report_missing_onednn(trained.config.model.onednn, is_on=onednn_is_on())
-    model = build_model(trained.spec, trained.config.model)
-    load_weights(model, trained.weights, spec=trained.spec)
-    torch.save(model.state_dict(), file)
+    torch.save(rebuild(trained).state_dict(), file)
 
 
 if __name__ == "__main__":

@@ -1,52 +1,60 @@
-"""PyTorch's layers from the numbers of `common.model.specs`."""
+"""PyTorch's layers from the numbers of `common.model.layers`."""
 
-from typing import TypeVar
+from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
-from common.model import specs as model_specs
-from common.model.specs import ModelSpec
-
-LayerType = TypeVar("LayerType", bound=model_specs.Layer)
-
-
-def numbers(spec: ModelSpec, name: str, kind: type[LayerType]) -> LayerType:
-    """Return the numbers of a layer of this kind."""
-    layer = spec[name]
-    assert isinstance(layer, kind)
-    return layer
+from common.config import ModelConfig
+from common.model import layers as kinds
+from common.model.specs import LayerRow
+from torch_impl.exchange import GroupExchange
+from torch_impl.parts import ColumnsDense, Gather, RowsDense, SplitConvolution
 
 
-def convolution(spec: ModelSpec, name: str) -> nn.Conv2d:
-    """Return a convolution."""
-    layer = numbers(spec, name, model_specs.Convolution)
-    return nn.Conv2d(
-        _input_size(spec, name),
-        layer.filters,
-        layer.kernel,
-        stride=layer.stride,
-        padding=layer.padding,
-        bias=layer.bias,
-    )
+def native_layer(row: LayerRow, config: ModelConfig, *, exchange: GroupExchange | None = None) -> nn.Module:
+    """Return the layer of a row.
+
+    Args:
+        exchange: of the ranks that hold the pieces of a layer; None: no layer is split.
+    """
+    layer, size = row.layer, row.input_shape[0]
+    pieces: dict[str, Any] = {"exchange": exchange, "name": layer.name}
+    match layer:
+        case kinds.Convolution():
+            window: dict[str, Any] = {"stride": layer.stride, "padding": layer.padding, "bias": layer.bias}
+            if layer.split == "outputs":
+                return SplitConvolution(size, layer.filters, layer.kernel, **window, **pieces)
+            return nn.Conv2d(size, layer.filters, layer.kernel, **window)
+        case kinds.Dense(split="none"):
+            return nn.Linear(size, layer.units, bias=layer.bias)
+        case kinds.Dense():
+            kind = ColumnsDense if layer.split == "outputs" else RowsDense
+            return kind(size, layer.units, bias=layer.bias, **pieces)
+        case kinds.GatherParts():
+            return Gather(**pieces)
+        case kinds.MaxPooling():
+            return nn.MaxPool2d(layer.kernel, stride=layer.stride, padding=layer.padding)
+        case kinds.BatchNorm():
+            return nn.BatchNorm2d(size, eps=layer.epsilon, momentum=1 - layer.decay)
+        case kinds.Dropout():
+            return (nn.Dropout2d if layer.whole_channels else nn.Dropout)(layer.rate if config.dropout else 0.0)
+        case kinds.Activation():
+            return nn.ReLU() if layer.function == "relu" else nn.Sigmoid()
+    without_numbers = {kinds.Flatten: nn.Flatten, kinds.GlobalMean: GlobalMean, kinds.Add: Add}
+    return without_numbers[type(layer)]()
 
 
-def max_pooling(spec: ModelSpec, name: str) -> nn.MaxPool2d:
-    """Return a max pooling."""
-    layer = numbers(spec, name, model_specs.MaxPooling)
-    return nn.MaxPool2d(layer.kernel, stride=layer.stride, padding=layer.padding)
+class GlobalMean(nn.Module):
+    """The mean over height and width."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return (batch, channels)."""
+        return images.mean(dim=(2, 3))
 
 
-def batch_norm(spec: ModelSpec, name: str) -> nn.BatchNorm2d:
-    """Return a batch normalization."""
-    layer = numbers(spec, name, model_specs.BatchNorm)
-    return nn.BatchNorm2d(_input_size(spec, name), eps=layer.epsilon, momentum=1 - layer.decay)
+class Add(nn.Module):
+    """The sum of the outputs of two layers."""
 
-
-def dense(spec: ModelSpec, name: str) -> nn.Linear:
-    """Return a dense layer."""
-    layer = numbers(spec, name, model_specs.Dense)
-    return nn.Linear(_input_size(spec, name), layer.units, bias=layer.bias)
-
-
-def _input_size(spec: ModelSpec, name: str) -> int:
-    return next(row.input_shape[0] for row in spec.rows if row.layer.name == name)
+    def forward(self, first: Tensor, second: Tensor) -> Tensor:
+        """Return the sum, of the shape of both."""
+        return first + second

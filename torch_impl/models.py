@@ -1,17 +1,17 @@
 """The models in PyTorch, from the numbers of `common.model.specs`. Images are (batch, channels, height, width)."""
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import fx, nn
 
 from common.config import ModelConfig
-from common.model import specs as model_specs
-from common.model.specs import ModelSpec
+from common.model.layers import Dropout
+from common.model.partition import part_name, single_layers
+from common.model.specs import LayerRow, ModelSpec
 from torch_impl.exchange import GroupExchange
-from torch_impl.layers import convolution, dense, max_pooling, numbers
-from torch_impl.parts import PartOfModel
+from torch_impl.layers import native_layer
 from torch_impl.vision import torchvision_models
 
 
@@ -21,115 +21,38 @@ def build_model(spec: ModelSpec, config: ModelConfig, *, exchange: GroupExchange
     Args:
         exchange: of the ranks that hold the model together, where `spec` is one rank's part of it.
     """
-    if spec.is_part:
-        model: nn.Module = PartOfModel(spec, exchange=exchange)
-    else:
-        model = _MODELS[spec.name.partition(":")[0]](spec)
-    if not config.dropout:
-        for module in model.modules():
-            if isinstance(module, nn.Dropout | nn.Dropout2d):
-                module.p = 0.0
+    layer_of = partial(native_layer, config=config, exchange=exchange)
+    model = _of_torchvision(spec, layer_of) if spec.torchvision else _of_rows(spec, layer_of)
     return model.to(getattr(torch, config.dtype))
 
 
-class Mlp(nn.Module):
-    """784 - 192 sigmoid - 10 for MNIST (the thesis)."""
+def layer_parts(model: nn.Module, spec: ModelSpec) -> list[tuple[str, nn.Module]]:
+    """Return (name, part) of the layers of a model, which keep their weights and dropout rates."""
 
-    def __init__(self, spec: ModelSpec) -> None:
-        super().__init__()
-        self.fc1 = dense(spec, "fc1")
-        self.fc2 = dense(spec, "fc2")
+    def layer_of(row: LayerRow) -> nn.Module:
+        is_kept = row.weights or isinstance(row.layer, Dropout)  # others of torchvision may overwrite their inputs
+        return model.get_submodule(row.layer.name) if is_kept else native_layer(row, ModelConfig())
 
-    def forward(self, images: Tensor) -> Tensor:
-        """Return the linear outputs, (batch, outputs)."""
-        hidden = torch.sigmoid(self.fc1(images.flatten(1)))
-        return self.fc2(hidden)
+    return [(part_name(part), _of_rows(part, layer_of)) for part in single_layers(spec)]
 
 
-class Cnn(nn.Module):
-    """Two 5 x 5 convolutions and two dense layers, with dropout (the notebook)."""
+def _of_rows(spec: ModelSpec, layer_of: Callable[[LayerRow], nn.Module]) -> fx.GraphModule:
+    """Return a module with the layers under their names; `forward` is the code that calls one after the other."""
+    model = fx.GraphModule({}, fx.Graph())
 
-    def __init__(self, spec: ModelSpec) -> None:
-        super().__init__()
-        self.conv1 = convolution(spec, "conv1")
-        self.pool1 = max_pooling(spec, "pool1")
-        self.conv2 = convolution(spec, "conv2")
-        self.dropout2 = nn.Dropout2d(numbers(spec, "dropout2", model_specs.Dropout).rate)
-        self.pool2 = max_pooling(spec, "pool2")
-        self.fc1 = dense(spec, "fc1")
-        self.dropout3 = nn.Dropout(numbers(spec, "dropout3", model_specs.Dropout).rate)
-        self.fc2 = dense(spec, "fc2")
+    def call(row: LayerRow, *inputs: fx.Node) -> fx.Node:
+        model.add_submodule(row.layer.name, layer_of(row))
+        return model.graph.call_module(row.layer.name, inputs)
 
-    def forward(self, images: Tensor) -> Tensor:
-        """Return the linear outputs, (batch, outputs)."""
-        hidden = F.relu(self.pool1(self.conv1(images)))
-        hidden = F.relu(self.pool2(self.dropout2(self.conv2(hidden))))
-        hidden = self.dropout3(F.relu(self.fc1(hidden.flatten(1))))
-        return self.fc2(hidden)
-
-
-class SimpleCnn(nn.Module):
-    """Two 3 x 3 convolutions and two dense layers (PyDTNN)."""
-
-    def __init__(self, spec: ModelSpec) -> None:
-        super().__init__()
-        self.conv1 = convolution(spec, "conv1")
-        self.conv2 = convolution(spec, "conv2")
-        self.pool1 = max_pooling(spec, "pool1")
-        self.fc1 = dense(spec, "fc1")
-        self.fc2 = dense(spec, "fc2")
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Return the linear outputs, (batch, outputs)."""
-        hidden = F.relu(self.conv1(images))
-        hidden = self.pool1(F.relu(self.conv2(hidden)))
-        return self.fc2(F.relu(self.fc1(hidden.flatten(1))))
-
-
-class Dense500(nn.Module):
-    """500 inputs - 256 - outputs (the article)."""
-
-    def __init__(self, spec: ModelSpec) -> None:
-        super().__init__()
-        self.fc1 = dense(spec, "fc1")
-        self.fc2 = dense(spec, "fc2")
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Return the linear outputs, (batch, outputs)."""
-        return self.fc2(F.relu(self.fc1(images.flatten(1))))
-
-
-def resnet34(spec: ModelSpec) -> nn.Module:
-    """Return torchvision's ResNet-34, its first convolution made anew where images do not have 3 channels."""
-    model = torchvision_models().resnet34(num_classes=spec.outputs)
-    if spec.input_shape[0] != 3:
-        model.conv1 = convolution(spec, "conv1")
+    model.graph.output(spec.walk(model.graph.placeholder("images"), call))
+    model.recompile()
     return model
 
 
-class Deep(nn.Module):
-    """Equal dense layers."""
-
-    def __init__(self, spec: ModelSpec) -> None:
-        super().__init__()
-        self._names = [row.layer.name for row in spec.rows if row.weights]
-        for name in self._names:
-            self.add_module(name, dense(spec, name))
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Return the linear outputs, (batch, outputs)."""
-        hidden = images.flatten(1)
-        for name in self._names[:-1]:
-            hidden = F.relu(self.get_submodule(name)(hidden))
-        outputs: Tensor = self.get_submodule(self._names[-1])(hidden)
-        return outputs
-
-
-_MODELS: dict[str, Callable[[ModelSpec], nn.Module]] = {
-    "mlp": Mlp,
-    "cnn": Cnn,
-    "simplecnn": SimpleCnn,
-    "resnet34": resnet34,
-    "dense500": Dense500,
-    "deep": Deep,
-}
+def _of_torchvision(spec: ModelSpec, layer_of: Callable[[LayerRow], nn.Module]) -> nn.Module:
+    """Return a model of torchvision, its first layer made anew where images do not have 3 channels."""
+    model: nn.Module = getattr(torchvision_models(), spec.torchvision)(num_classes=spec.outputs)
+    first = spec.rows[0]
+    if first.input_shape[0] != 3:
+        model.set_submodule(first.layer.name, layer_of(first))
+    return model

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import torch_impl  # isort: skip  # noqa: F401 - before PyTorch: switches to the environment that has it
 import numpy as np
 import torch
+from torch import nn
 
 from common.distributed.pinning import report_missing_onednn
 from common.trained.prediction import Classifier, TrainedModel, run_prediction
@@ -24,13 +25,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return run_prediction(build_classifier, arguments, program=program_name(__file__))
 
 
-def build_classifier(trained: TrainedModel) -> Classifier:
-    """Return a function from images (batch, height, width, channels) to linear outputs (batch, outputs)."""
+def rebuild(trained: TrainedModel) -> nn.Module:
+    """Return the model of a run with its weights."""
     use_onednn(trained.config.model.onednn)
     report_missing_onednn(trained.config.model.onednn, is_on=onednn_is_on())
     model = build_model(trained.spec, trained.config.model)
     load_weights(model, trained.weights, spec=trained.spec)
-    model.eval()
+    return model
+
+
+def build_classifier(trained: TrainedModel) -> Classifier:
+    """Return a function from images (batch, height, width, channels) to linear outputs (batch, outputs)."""
+    model = rebuild(trained).eval()
 
     @torch.inference_mode()
     def classify(images: np.ndarray) -> np.ndarray:

@@ -11,7 +11,7 @@ from common.measurement.step_profile import Profiler
 from torch_impl.data import ShardedData
 from torch_impl.distributed import average_gradients, wait_for_all_ranks
 from torch_impl.loop import Trainer
-from torch_impl.parts import layer_parts
+from torch_impl.models import layer_parts
 from torch_impl.state import TrainingState
 
 

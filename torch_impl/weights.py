@@ -9,9 +9,9 @@ from common.model.weights import Weights
 
 def load_weights(model: nn.Module, weights: Weights, *, spec: ModelSpec) -> None:
     """Put arrays of the weights file into the model."""
+    tensors = {weight.name: torch.from_numpy(weights[weight.name].copy()) for weight in spec.weights}
     # strict=False for BatchNorm's count of batches, which is no weight: nothing reads it when the decay is given.
-    model.load_state_dict({weight.name: torch.from_numpy(weights[weight.name].copy()) for weight in spec.weights},
-                          strict=False)  # fmt: skip
+    model.load_state_dict(tensors, strict=False)
 
 
 def get_weights(model: nn.Module, *, spec: ModelSpec) -> Weights:

@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from common.model.specs import Add, BatchNorm, Convolution, Dense, Flatten, LayerRow, ModelSpec
+from common.model.layers import Add, BatchNorm, Convolution, Dense, Flatten
+from common.model.specs import LayerRow, ModelSpec
 
 Part = Literal["input", "forward", "backward", "update"]
 PARTS: tuple[Part, ...] = ("input", "forward", "backward", "update")

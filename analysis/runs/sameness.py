@@ -2,7 +2,8 @@
 
 from analysis.runs.labels import onednn_in_force, onednn_words, tuning_words
 from common.config import Config, defined_settings
-from common.model.specs import BatchNorm, Dropout, model_spec
+from common.model.layers import BatchNorm, Dropout
+from common.model.specs import model_spec
 from common.run_folder.environment import Environment
 from common.run_folder.records import DataRecord, NotRecorded, Run, RunRecord, World
 

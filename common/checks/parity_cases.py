@@ -11,7 +11,8 @@ from typing import Any, Literal
 import numpy as np
 
 from common.config import ModelConfig, OptimizerConfig, config_from_dict
-from common.model.specs import BatchNorm, Dropout, ModelSpec, model_spec
+from common.model.layers import BatchNorm, Dropout
+from common.model.specs import ModelSpec, model_spec
 from common.model.weights import Weights
 from common.task.prepare import prepare
 from common.task.schedule import learning_rates

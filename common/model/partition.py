@@ -8,7 +8,8 @@ from itertools import pairwise
 import numpy as np
 
 from common.errors import UserError
-from common.model.specs import Add, Flatten, LayerRow, ModelSpec
+from common.model.layers import Flatten
+from common.model.specs import LayerRow, ModelSpec
 from common.model.weights import Weights
 
 
@@ -32,34 +33,31 @@ class Partition:
         Args:
             arrays: "<weight>" or "<weight>.<slot>" -> array; another key, such as "step", belongs to all parts.
         """
-        held = {weight.name for weight in self.parts[part].weights}
-        return {
-            key: self._piece(weight, array, part)
-            for key, array in arrays.items()
-            if (weight := self._weight_of(key)) is None or weight in held
-        }
+        held = {weight.name for weight in self.parts[part].weights} | {""}
+        return {key: self._piece(key, array, part) for key, array in arrays.items() if self._weight_of(key) in held}
 
     def join(self, key: str, pieces: Sequence[np.ndarray]) -> np.ndarray:
         """Return an array of the model from those of the parts that hold it, in their order, the inverse of `cut`."""
-        axis = self._axis(self._weight_of(key))
+        axis = self._axis(key)
         return pieces[0] if axis is None else np.concatenate(pieces, axis)
 
     def joined_shape(self, key: str, shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
         """Return the shape of what `join` returns for pieces of these shapes."""
-        axis, shape = self._axis(self._weight_of(key)), list(shapes[0])
+        axis, shape = self._axis(key), list(shapes[0])
         if axis is not None:
-            shape[axis] = sum(one[axis] for one in shapes)
+            shape[axis] = sum(piece[axis] for piece in shapes)
         return tuple(shape)
 
-    def _axis(self, weight: str | None) -> int | None:
-        return self.axes.get(weight or "")
-
-    def _piece(self, weight: str | None, array: np.ndarray, part: int) -> np.ndarray:
-        axis = self._axis(weight)
+    def _piece(self, key: str, array: np.ndarray, part: int) -> np.ndarray:
+        axis = self._axis(key)
         return array if axis is None else np.split(array, len(self.parts), axis)[part].copy()  # without the rest
 
-    def _weight_of(self, key: str) -> str | None:
-        return next((name for name in (key, key.rpartition(".")[0]) if name in self._names), None)
+    def _axis(self, key: str) -> int | None:
+        return self.axes.get(self._weight_of(key))
+
+    def _weight_of(self, key: str) -> str:
+        """Return the weight to which an array belongs; "": to none."""
+        return next((name for name in (key, key.rpartition(".")[0]) if name in self._names), "")
 
     @cached_property
     def _names(self) -> set[str]:
@@ -78,8 +76,7 @@ def cut_into_stages(spec: ModelSpec, stages: int, *, after: str = "auto") -> Par
     """
     places = list(_places(spec))
     cuts = _even_cuts(spec, stages, places) if after == "auto" else _named_cuts(spec, stages, places, after=after)
-    bounds = [0, *(cut + 1 for cut in cuts), len(spec.rows)]
-    parts = tuple(_stage(spec, start, stop) for start, stop in pairwise(bounds))
+    parts = _stages(spec, cuts)
     if not all(part.weights for part in parts):
         raise UserError(
             f"every stage needs a layer with weights. Received: --cut-after {after}. Cut elsewhere, or give auto"
@@ -87,10 +84,9 @@ def cut_into_stages(spec: ModelSpec, stages: int, *, after: str = "auto") -> Par
     return Partition(spec, parts)
 
 
-def single_layers(spec: ModelSpec) -> list[ModelSpec]:
+def single_layers(spec: ModelSpec) -> tuple[ModelSpec, ...]:
     """Return the smallest parts of a model: layers, or several with a shortcut around them, or with a `Flatten`."""
-    bounds = [0, *(place + 1 for place in _places(spec)), len(spec.rows)]
-    return [_stage(spec, start, stop) for start, stop in pairwise(bounds)]
+    return _stages(spec, list(_places(spec)))
 
 
 def part_name(part: ModelSpec) -> str:
@@ -99,8 +95,10 @@ def part_name(part: ModelSpec) -> str:
     return first if len(part.rows) == 1 else f"{first} to {last}"
 
 
-def _stage(spec: ModelSpec, start: int, stop: int) -> ModelSpec:
-    return replace(spec, input_shape=spec.rows[start].input_shape, rows=spec.rows[start:stop], is_part=True)
+def _stages(spec: ModelSpec, cuts: Sequence[int]) -> tuple[ModelSpec, ...]:
+    bounds = pairwise([0, *(cut + 1 for cut in cuts), len(spec.rows)])
+    rows = [spec.rows[start:stop] for start, stop in bounds]
+    return tuple(replace(spec, input_shape=part[0].input_shape, rows=part, torchvision="") for part in rows)
 
 
 def _places(spec: ModelSpec) -> Iterator[int]:
@@ -109,13 +107,9 @@ def _places(spec: ModelSpec) -> Iterator[int]:
     Not after `Flatten`: images cross in the layout of their framework, and the dense layer has to know of it.
     """
     numbers = {row.layer.name: number for number, row in enumerate(spec.rows)}
-    first_used = [len(spec.rows)]  # of what comes after each row, from the last to the first
-    for number, row in reversed(list(enumerate(spec.rows))):
-        used = [numbers[row.layer.source]] if row.layer.source else [number - 1]
-        used += [numbers[row.layer.shortcut]] if isinstance(row.layer, Add) else []
-        first_used.append(min(*used, first_used[-1]))
+    first_read = [min(numbers.get(name, -1) for name in row.inputs) for row in spec.rows]
     for number, row in enumerate(spec.rows[:-1]):
-        if first_used[len(spec.rows) - 1 - number] >= number and not isinstance(row.layer, Flatten):
+        if min(first_read[number + 1 :]) == number and not isinstance(row.layer, Flatten):
             yield number
 
 
@@ -144,13 +138,13 @@ def _even_cuts(spec: ModelSpec, stages: int, places: Sequence[int]) -> list[int]
         """Return the most work of a stage, the values exchanged and the cuts, for stages from a row on."""
         if left == 1:
             return float(work[-1] - work[start]) if _has_weights(spec.rows[start:]) else np.inf, 0, ()
-        found: tuple[float, int, tuple[int, ...]] = (np.inf, 0, ())
+        choice: tuple[float, int, tuple[int, ...]] = (np.inf, 0, ())
         for place in places:
             if place >= start and _has_weights(spec.rows[start : place + 1]):
                 most, values, cuts = best(place + 1, left - 1)
                 most = max(most, float(work[place + 1] - work[start]))
-                found = min(found, (most, values + int(np.prod(spec.rows[place].output_shape)), (place, *cuts)))
-        return found
+                choice = min(choice, (most, values + int(np.prod(spec.rows[place].output_shape)), (place, *cuts)))
+        return choice
 
     most, _, cuts = best(0, stages)
     if most == np.inf:

@@ -5,26 +5,13 @@ over the ranks follows, and one more in the backward pass (Shoeybi et al., Megat
 are split by their filters, whose images are gathered before the next layer that needs all channels.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator
+from dataclasses import replace
 
 from common.errors import UserError
+from common.model.layers import Activation, Convolution, Dense, Dropout, Flatten, GatherParts, Layer, MaxPooling
 from common.model.partition import Partition
-from common.model.specs import (
-    Activation,
-    Convolution,
-    Dense,
-    Dropout,
-    Flatten,
-    GatherParts,
-    Layer,
-    LayerRow,
-    MaxPooling,
-    ModelSpec,
-    Shape,
-    WeightSpec,
-    output_shape,
-)
+from common.model.specs import ModelSpec, spec_of_layers
 
 
 def split_layers(spec: ModelSpec, ranks: int) -> Partition:
@@ -35,78 +22,54 @@ def split_layers(spec: ModelSpec, ranks: int) -> Partition:
     Raises:
         UserError: the model has layers that cannot be split, or not equally.
     """
-    part = _Part(ranks=ranks, shape=spec.input_shape)
-    dense = [row.layer.name for row in spec.rows if isinstance(row.layer, Dense)]
+    layers = _pieces(spec, ranks)
+    part = spec_of_layers(spec.name, layers, input_shape=spec.input_shape, outputs=spec.outputs)
+    axes: dict[str, int] = {}
+    for row in part.rows:
+        if isinstance(row.layer, Convolution | Dense) and row.layer.split == "outputs":
+            axes |= {weight.name: 0 for weight in row.weights}
+        elif isinstance(row.layer, Dense) and row.layer.split == "inputs":
+            axes[row.weights[0].name] = 1  # each rank has the whole bias
+    return Partition(spec, (part,) * ranks, axes)
+
+
+def _pieces(spec: ModelSpec, ranks: int) -> Iterator[Layer]:
+    """Yield what each rank computes of the layers, which read each other in their order."""
+    last_dense = [row.layer for row in spec.rows if isinstance(row.layer, Dense)][-1]
+    has_piece = False  # whether a rank has some of the channels or units of the layer before, or all of them
     for row in spec.rows:
-        if not isinstance(row.layer, Convolution | Dense | Activation | Dropout | MaxPooling | Flatten):
-            raise UserError(
-                f"{spec.name} has layers that cannot be split: {type(row.layer).__name__}. Received: --strategy split "
-                f"--model {spec.name}. Give --strategy layers, or a model of convolutions and dense layers"
-            )
-        part.add(row, is_last=row.layer.name == dense[-1])
-    own = replace(spec, rows=tuple(part.rows), is_part=True)
-    return Partition(spec, (own,) * ranks, part.axes)
-
-
-@dataclass
-class _Part:
-    """What one rank holds, layer by layer.
-
-    Attributes:
-        shape: of what the rank has of the last layer's outputs.
-        has_piece: whether this is a piece of them, by channels or units.
-    """
-
-    ranks: int
-    shape: Shape
-    has_piece: bool = False
-    rows: list[LayerRow] = field(default_factory=list)
-    axes: dict[str, int] = field(default_factory=dict)
-
-    def add(self, row: LayerRow, *, is_last: bool) -> None:
-        """Add a layer, or the piece of it; `is_last`: the last dense layer, which gives the outputs of the model."""
         layer = row.layer
-        if isinstance(layer, Dropout) and not self.has_piece:
-            raise UserError(
-                f"all ranks would have to draw the same masks in {layer.name}. Received: --strategy split with dropout"
-                " between undivided layers. Give --no-dropout"
-            )
-        if self.has_piece and len(self.shape) == 3 and isinstance(layer, Convolution | Flatten):
-            self._append(GatherParts(name=f"{layer.name}.gather"), (self.shape[0] * self.ranks, *self.shape[1:]))
-            self.has_piece = False
-        if isinstance(layer, Dense) and self.has_piece:
-            self._append(replace(layer, split="inputs"), row.output_shape, self._pieces(row.weights[:1], axis=1))
-            self.rows[-1] = replace(self.rows[-1], weights=(*self.rows[-1].weights, *row.weights[1:]))
-            self.has_piece = False
-        elif isinstance(layer, Convolution) or (isinstance(layer, Dense) and not is_last):
-            own = self._outputs_split(layer)
-            self._append(own, output_shape(own, self.shape), self._pieces(row.weights, axis=0))
-            self.has_piece = True
-        else:
-            self._append(layer, output_shape(layer, self.shape), row.weights)
+        if has_piece and isinstance(layer, Convolution | Flatten) and len(row.input_shape) == 3:
+            yield GatherParts(name=f"{layer.name}_gather", ranks=ranks)
+            has_piece = False
+        match layer:
+            case Dense() if has_piece:
+                yield replace(layer, split="inputs")
+                has_piece = False
+            case Dense() if layer is not last_dense:
+                yield replace(layer, units=_equal(layer.units, ranks, layer), split="outputs")
+                has_piece = True
+            case Convolution():
+                yield replace(layer, filters=_equal(layer.filters, ranks, layer), split="outputs")
+                has_piece = True
+            case Dropout() if not has_piece:
+                raise UserError(
+                    f"all ranks would have to draw the same masks in {layer.name}. Received: --strategy split with "
+                    "dropout between undivided layers. Give --no-dropout"
+                )
+            case Dense() | Activation() | Dropout() | MaxPooling() | Flatten():
+                yield layer
+            case _:
+                raise UserError(
+                    f"{spec.name} has layers that cannot be split: {type(layer).__name__}. Received: --strategy split "
+                    f"--model {spec.name}. Give --strategy layers, or a model of convolutions and dense layers"
+                )
 
-    def _outputs_split(self, layer: Convolution | Dense) -> Convolution | Dense:
-        if isinstance(layer, Convolution):
-            return replace(layer, filters=self._equal(layer.filters, layer.name), split="outputs")
-        return replace(layer, units=self._equal(layer.units, layer.name), split="outputs")
 
-    def _pieces(self, weights: Iterable[WeightSpec], *, axis: int) -> tuple[WeightSpec, ...]:
-        pieces = []
-        for weight in weights:
-            self.axes[weight.name] = axis
-            sides = list(weight.shape)
-            sides[axis] //= self.ranks
-            pieces.append(replace(weight, shape=tuple(sides)))
-        return tuple(pieces)
-
-    def _append(self, layer: Layer, shape: Shape, weights: tuple[WeightSpec, ...] = ()) -> None:
-        self.rows.append(LayerRow(layer, self.shape, shape, weights))
-        self.shape = shape
-
-    def _equal(self, outputs: int, name: str) -> int:
-        if outputs % self.ranks:
-            raise UserError(
-                f"{name} has {outputs} outputs, which cannot be split equally. Received: --model-ranks {self.ranks}. "
-                "Give a number that divides them"
-            )
-        return outputs // self.ranks
+def _equal(outputs: int, ranks: int, layer: Layer) -> int:
+    if outputs % ranks:
+        raise UserError(
+            f"{layer.name} has {outputs} outputs, which cannot be split equally. Received: --model-ranks {ranks}. "
+            "Give a number that divides them"
+        )
+    return outputs // ranks

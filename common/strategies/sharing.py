@@ -6,7 +6,7 @@ import numpy as np
 
 from common.distributed.communicator import Communicator
 from common.distributed.exchange_meter import ExchangeMeter
-from common.model.specs import Convolution, Dense, GatherParts
+from common.model.layers import Convolution, Dense, GatherParts
 from common.parameter_server.schedule import Schedule
 from common.pipeline.links import Links
 from common.pipeline.schedule import most_held

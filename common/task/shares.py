@@ -8,7 +8,8 @@ from common.config import Config
 from common.data.sharding import share_out
 from common.distributed.console import counted
 from common.errors import UserError
-from common.model.specs import BatchNorm, ModelSpec
+from common.model.layers import BatchNorm
+from common.model.specs import ModelSpec
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from common.errors import HOW_TO_GET_EXTRAS, UserError
-from common.model.specs import (
+from common.model.layers import (
     Activation,
     Add,
     BatchNorm,
@@ -19,8 +19,9 @@ from common.model.specs import (
     Flatten,
     GlobalMean,
     Layer,
-    MaxPooling,
+    SlidingWindow,
 )
+from common.model.specs import LayerRow
 from common.trained.export import description
 from common.trained.trained_model import TrainedModel
 
@@ -42,18 +43,20 @@ def write_onnx(trained: TrainedModel, file: Path) -> None:
     import onnx
     from onnx import helper, numpy_helper
 
-    nodes, tensors = [], {"": "images"}  # layer -> name of the tensor that it gives; "": the previous layer
-    for row in trained.spec.rows:
-        layer = row.layer
-        inputs = [tensors[layer.source], *([tensors[layer.shortcut]] if isinstance(layer, Add) else [])]
-        if isinstance(layer, Dropout):  # passes everything on outside training
-            output = inputs[0]
-        else:
-            kind, attributes = _operator(layer)
-            output = "outputs" if row is trained.spec.rows[-1] else layer.name
-            inputs += [weight.name for weight in row.weights]
-            nodes.append(helper.make_node(kind, inputs, [output], name=layer.name, **attributes))
-        tensors[layer.name] = tensors[""] = output
+    nodes = []
+
+    def add_node(row: LayerRow, *inputs: str) -> str:
+        """Return the name of the tensor that a layer makes of others."""
+        if isinstance(row.layer, Dropout):  # passes everything on outside training
+            return inputs[0]
+        kind, attributes = _operator(row.layer)
+        name = row.layer.name
+        output = "outputs" if row is trained.spec.rows[-1] else name
+        arrays = [weight.name for weight in row.weights]
+        nodes.append(helper.make_node(kind, [*inputs, *arrays], [output], name=name, **attributes))
+        return output
+
+    trained.spec.walk("images", add_node)
     float32 = onnx.TensorProto.FLOAT
     graph = helper.make_graph(
         nodes,
@@ -72,17 +75,17 @@ def write_onnx(trained: TrainedModel, file: Path) -> None:
 
 def _operator(layer: Layer) -> tuple[str, dict[str, Any]]:
     """Return the name of a layer's operator and its attributes."""
-    if isinstance(layer, Convolution | MaxPooling):
-        kind = "Conv" if isinstance(layer, Convolution) else "MaxPool"
-        return kind, {
-            "kernel_shape": [layer.kernel] * 2, "strides": [layer.stride] * 2, "pads": [layer.padding] * 4,
-        }  # fmt: skip
-    if isinstance(layer, BatchNorm):
-        return "BatchNormalization", {"epsilon": layer.epsilon}
-    if isinstance(layer, Activation):
-        return {"relu": "Relu", "sigmoid": "Sigmoid"}[layer.function], {}
-    if isinstance(layer, GlobalMean):
-        return "ReduceMean", {"axes": [2, 3], "keepdims": 0}
-    if isinstance(layer, Dense):
-        return "Gemm", {"transB": 1}
+    match layer:
+        case SlidingWindow():
+            kind = "Conv" if isinstance(layer, Convolution) else "MaxPool"
+            sides = {"kernel_shape": [layer.kernel] * 2, "strides": [layer.stride] * 2, "pads": [layer.padding] * 4}
+            return kind, sides
+        case BatchNorm():
+            return "BatchNormalization", {"epsilon": layer.epsilon}
+        case Activation():
+            return {"relu": "Relu", "sigmoid": "Sigmoid"}[layer.function], {}
+        case GlobalMean():
+            return "ReduceMean", {"axes": [2, 3], "keepdims": 0}
+        case Dense():
+            return "Gemm", {"transB": 1}
     return {Flatten: "Flatten", Add: "Add"}[type(layer)], {}

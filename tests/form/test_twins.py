@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from common.checks.parity_cases import IMAGES
-
 ROOT = Path(__file__).resolve().parents[2]
 FRAMEWORKS = ("torch", "keras")
 # What one side alone has, with the reason: files, public names, parameters, statements of train.py.
@@ -55,12 +53,7 @@ def test_same_public_names_and_parameters(name):
     torch_api, keras_api = (public_api(ROOT / f"{side}_impl" / name) for side in FRAMEWORKS)
     torch_extra, keras_extra = (EXCEPTIONS[side]["names"].get(name, {}).keys() for side in FRAMEWORKS)
     assert torch_extra <= torch_api.keys() and keras_extra <= keras_api.keys(), "an exception that is none any more"
-    if name == "models.py":
-        torch_models = {key for key in torch_api if "." not in key} - {"build_model"}
-        keras_models = keras_api.keys() - {"build_model"} - keras_extra
-        assert {model.lower() for model in torch_models} == keras_models == set(IMAGES)
-    else:
-        assert torch_api.keys() - torch_extra == keras_api.keys() - keras_extra
+    assert torch_api.keys() - torch_extra == keras_api.keys() - keras_extra
     exceptions = {(row["side"], row["function"], row["name"]) for row in EXCEPTIONS["parameter"]}
     differences = {
         (side, f"{name}:{function}", parameter)

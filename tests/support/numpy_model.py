@@ -7,7 +7,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from common.checks.parity_cases import random_batch
-from common.model import specs
+from common.model import layers as kinds
 
 CHANNEL = (None, slice(None), None, None)
 
@@ -18,50 +18,51 @@ def of_model(spec, weights, *, training):
     values, back, weights = {"": images.transpose(0, 3, 1, 2)}, {}, {**weights}
     for row in spec.rows:
         layer = row.layer
-        value, back[layer.name] = _forward(layer, values[layer.source], values, weights, training=training)
-        values[layer.name] = values[""] = value
+        inputs = [values[name] for name in row.inputs]
+        value, back[layer.name] = _forward(layer, inputs, weights, training=training)
+        values[layer.name] = value
     losses = _losses(value, labels)
     arrays = {"outputs": value} | {f"loss/{name}": np.array([loss]) for name, (loss, _) in losses.items()}
-    gradients = {layer.name: 0.0 for layer in (row.layer for row in spec.rows)}
+    gradients = dict.fromkeys(values, 0.0)
     gradients[spec.rows[-1].layer.name] = sum(gradient for _, gradient in losses.values())
-    for before, row in reversed([*zip((None, *spec.rows), spec.rows, strict=False)]):
+    for row in reversed(spec.rows):
         layer = row.layer
-        to_source, of_weights = back[layer.name](gradients[layer.name])
+        of_inputs, of_weights = back[layer.name](gradients[layer.name])
         arrays |= {f"gradient/{layer.name}.{name}": gradient for name, gradient in of_weights.items()}
-        source = layer.source or (before.layer.name if before else None)
-        for name in {source, getattr(layer, "shortcut", source)} - {None}:
-            gradients[name] = gradients[name] + to_source
+        for name in row.inputs:
+            gradients[name] = gradients[name] + of_inputs
     return arrays | {f"statistics/{one.name}": weights[one.name] for one in spec.weights if not one.trainable}
 
 
-def _forward(layer, x, values, weights, *, training):
-    """Return a layer's outputs, and the function from their gradient to that of its inputs and those of its weights."""
+def _forward(layer, inputs, weights, *, training):
+    """Return a layer's outputs, and the function from their gradient to that of each input and those of its weights."""
+    x = inputs[0]
     own = {name.removeprefix(f"{layer.name}."): value for name, value in weights.items()
            if name.rpartition(".")[0] == layer.name}  # fmt: skip
     match layer:
-        case specs.Convolution():
+        case kinds.Convolution():
             return _convolution(layer, x, **own)
-        case specs.MaxPooling():
+        case kinds.MaxPooling():
             return _max_pooling(layer, x)
-        case specs.BatchNorm():
+        case kinds.BatchNorm():
             after, result = _batch_norm(layer, x, own, training=training)
             weights |= {f"{layer.name}.{name}": value for name, value in after.items()}
             return result
-        case specs.Activation(function="relu"):
+        case kinds.Activation(function="relu"):
             return np.maximum(x, 0), lambda g: (g * (x > 0), {})
-        case specs.Activation():
+        case kinds.Activation():
             y = 1 / (1 + np.exp(-x))
             return y, lambda g: (g * y * (1 - y), {})
-        case specs.GlobalMean():
+        case kinds.GlobalMean():
             return x.mean((2, 3)), lambda g: (np.broadcast_to(g[..., None, None], x.shape) / x[0, 0].size, {})
-        case specs.Flatten():
+        case kinds.Flatten():
             return x.reshape(len(x), -1), lambda g: (g.reshape(x.shape), {})
-        case specs.Dense():
+        case kinds.Dense():
             y = x @ own["weight"].T + own.get("bias", 0.0)
             return y, lambda g: (g @ own["weight"], {"weight": g.T @ x} | ({"bias": g.sum(0)} if layer.bias else {}))
-        case specs.Add():
-            return x + values[layer.shortcut], lambda g: (g, {})
-        case specs.Dropout():  # which is off
+        case kinds.Add():
+            return sum(inputs), lambda g: (g, {})
+        case kinds.Dropout():  # which is off
             return x, lambda g: (g, {})
 
 

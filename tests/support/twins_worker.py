@@ -12,7 +12,9 @@ from fake_ranks import alone
 
 from common.checks.parity_cases import IMAGES, make_spec, random_batch
 from common.config import ModelConfig, config_from_dict
-from common.model.specs import BatchNorm, Convolution, Dense, MaxPooling, model_spec
+from common.model.layers import BatchNorm, Convolution, Dense, MaxPooling
+from common.model.partition import cut_into_stages
+from common.model.specs import model_spec
 from common.model.weights import draw_initial_weights, weights_hash
 from common.task.prepare import prepare
 
@@ -79,7 +81,7 @@ def _check_layout_torch():
 
 
 def _check_layout_keras():
-    """All images inside the models have their channels as `--channels-last` says, and `cnn` computes the same."""
+    """Images in models have their channels as `--channels-last` says; `cnn` computes the same, as do its stages."""
     import keras
     import tensorflow as tf
 
@@ -101,6 +103,12 @@ def _check_layout_keras():
             images = random_batch(spec)[0].astype("float64")
             # TensorFlow's own kernels for CPUs do not take channels first, XLA's do.
             outputs.append(tf.function(model, jit_compile=not channels_last)(images).numpy())
+            for part in cut_into_stages(spec, 2, after="pool1").parts:
+                stage = build_model(part, config.model)
+                arrays = draw_initial_weights(spec, seed=1, names=[weight.name for weight in part.weights])
+                load_weights(stage, arrays, spec=part)
+                images = tf.function(stage, jit_compile=not channels_last)(images).numpy()
+            assert np.allclose(images, outputs[-1], rtol=1e-13, atol=0)
     assert shapes
     assert all((last[0], last[3], *last[1:3]) == first for last, first in shapes.values())
     difference = np.max(np.abs(outputs[0] - outputs[1])) / np.max(np.abs(outputs[0]))

@@ -10,8 +10,10 @@ import torch
 from fake_ranks import alone
 from frameworks import run_checks
 
-from common.config import DeviceConfig, config_from_dict
+from common.checks.parity_cases import IMAGES, make_spec
+from common.config import DeviceConfig, ModelConfig, config_from_dict
 from common.measurement.timing import Phases
+from common.model.partition import cut_into_stages
 from common.task.prepare import prepare
 from common.task.schedule import learning_rates
 from torch_impl import distributed
@@ -183,6 +185,18 @@ def check_nothing_is_left_of_a_rehearsal(folder):
         assert all(torch.equal(before[name], after[name]) for name in before)
         assert scale_after == scale and trainer.updates_done == updates
         assert updates or all(weight.grad is None for weight in model.parameters())
+
+
+def check_every_model_and_its_stages_are_one_graph_for_the_compiler(folder):
+    """The last of these checks: it loads the compiler. `forward` looks nothing up that the compiler could not know."""
+    for name in IMAGES:
+        spec = make_spec(name)
+        for part in (spec, *cut_into_stages(spec, 2).parts):
+            model = build_model(part, ModelConfig(model=name)).eval()
+            inputs = torch.ones(2, *part.input_shape)
+            compiled = torch.compile(model, fullgraph=True, backend="eager")
+            assert torch.equal(compiled(inputs), model(inputs)), name
+            torch._dynamo.reset()
 
 
 if __name__ == "__main__":

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from common.errors import UserError
-from common.model.specs import MODEL_NAMES, BatchNorm, Convolution, Dense, layer_table, model_spec
+from common.model.layers import Add, BatchNorm, Convolution, Dense
+from common.model.specs import MODEL_NAMES, layer_table, model_spec
 from common.utils.paths import ROOT
 
 # Name, (channels, height, width), outputs, parameters.
@@ -112,8 +113,7 @@ def test_any_size_and_number_of_classes(name, channels, height, width, outputs):
     assert len(names) == len(set(names))
     shapes = {"": spec.input_shape}
     for row in spec.rows:
-        assert row.input_shape == shapes[row.layer.source]
+        assert {shapes[name] for name in row.inputs} == {row.input_shape}
+        assert len(row.inputs) == 1 + isinstance(row.layer, Add)
         assert min(row.output_shape) >= 1
-        shapes[row.layer.name] = shapes[""] = row.output_shape
-        if hasattr(row.layer, "shortcut"):
-            assert shapes[row.layer.shortcut] == row.output_shape
+        shapes[row.layer.name] = row.output_shape
