@@ -17,6 +17,7 @@ from common.errors import UserError
 
 PATTERN = "synthetic:SAMPLESxHEIGHTxWIDTHxCHANNELSxCLASSES"
 DEFAULT_SHAPE = (6000, 28, 28, 1, 10)
+EXAMPLE = f"synthetic:{'x'.join(map(str, DEFAULT_SHAPE))}"
 IN_MEMORY_BYTES = 64 * 1024**2  # larger ones are cached, so that the ranks of a host share one copy
 MOST_BYTES, MOST_CLASSES = 10**12, 10**5
 TEMPLATE_GRID = 5  # random values per side of a pattern, with linear interpolation between them
@@ -64,23 +65,19 @@ def parse_name(name: str) -> tuple[int, int, int, int, int]:
         return DEFAULT_SHAPE
     match = re.fullmatch(r"synthetic:(\d+)x(\d+)x(\d+)x(\d+)x(\d+)", name)
     if not match:
-        raise UserError(f"a synthetic data set is named {PATTERN}. Received: {name!r}. Use e.g. {example_name()}")
+        raise UserError(f"a synthetic data set is named {PATTERN}. Received: {name!r}. Use e.g. {EXAMPLE}")
     samples, height, width, channels, class_count = (int(number) for number in match.groups())
     if min(samples, height, width, channels) < 1 or class_count < 2:
         raise UserError(
             f"a synthetic data set needs at least 1 sample, 1 x 1 pixels, 1 channel and 2 classes. Received: {name!r}. "
-            f"Use for example {example_name()}"
+            f"Use for example {EXAMPLE}"
         )
     if samples * height * width * channels > MOST_BYTES or class_count > MOST_CLASSES:
         raise UserError(
             f"a synthetic data set has at most {MOST_BYTES:,} bytes (samples x height x width x channels) and "
-            f"{MOST_CLASSES:,} classes. Received: {name!r}. Use for example {example_name()}"
+            f"{MOST_CLASSES:,} classes. Received: {name!r}. Use for example {EXAMPLE}"
         )
     return samples, height, width, channels, class_count
-
-
-def example_name() -> str:
-    return "synthetic:" + "x".join(str(number) for number in DEFAULT_SHAPE)
 
 
 def _content(samples: int, image_shape: tuple[int, int, int], class_count: int) -> Content:

@@ -124,24 +124,23 @@ def common_shape(
         refuse: called if sizes or channels differ; if it raises nothing, the first ones are returned.
     """
     sizes: dict[tuple[int, int], list[str]] = defaultdict(list)
-    channel_counts: dict[int, list[str]] = defaultdict(list)
+    channels: dict[int, list[str]] = defaultdict(list)
     for name, header in headers:
         sizes[header.height, header.width].append(name)
-        channel_counts[header.channels].append(name)
+        channels[header.channels].append(name)
     if image_size is None and len(sizes) > 1:
         found = [f"{height} x {width}: {len(names)}, e.g. {names[0]}" for (height, width), names in sizes.items()]
         refuse(
             f"images of different sizes (height x width). Received: {some(found, joint='; ')}. "
             "Give --image-size HEIGHTxWIDTH to resize them"
         )
-    if not gray and len(channel_counts) > 1:
-        found = [f"{channels} channel(s): {len(names)}, e.g. {names[0]}" for channels, names in channel_counts.items()]
+    if not gray and len(channels) > 1:
+        found = [f"{count} channel(s): {len(names)}, e.g. {names[0]}" for count, names in channels.items()]
         refuse(
             f"some images are gray and some in color. Received: {some(found, joint='; ')}. "
             "Give --gray to convert all of them"
         )
-    height, width = image_size or next(iter(sizes))
-    return height, width, 1 if gray else next(iter(channel_counts))
+    return *(image_size or next(iter(sizes))), 1 if gray else next(iter(channels))
 
 
 def _open(path: Path) -> Image.Image:

@@ -1,6 +1,7 @@
 """Prepared images: rows, values and bytes of the file, errors in folders and files, training."""
 
 import itertools
+import json
 import resource
 import signal
 import subprocess
@@ -160,6 +161,17 @@ def test_large_files_are_checked_by_their_length_and_labels_only(folder, monkeyp
         load_prepared(file, name="made")
     monkeypatch.setattr(prepared_file, "FULL_CHECK_BYTES", 100)
     load_prepared(file, name="made")
+
+
+def test_a_header_of_an_earlier_version_is_read(folder):
+    """It had spaces between its parts."""
+    file = make(folder)
+    content, expected = file.read_bytes(), load_prepared(file, name="made")
+    start = 8 + int.from_bytes(content[:8], "little")
+    header = json.dumps(json.loads(content[8:start])).encode().ljust(start - 8)
+    assert len(header) == start - 8 and header != content[8:start]
+    file.write_bytes(content[:8] + header + content[start:])
+    np.testing.assert_array_equal(load_prepared(file, name="made").train.images, expected.train.images)
 
 
 def test_the_data_set_has_its_validation_rows_or_a_share_is_cut(folder, tmp_path):
