@@ -22,7 +22,7 @@ from common.checks.bench_turns import (
     constant_rates,
     measure,
     read_settings,
-    setup_of,
+    task_of,
     trainer_epochs,
     with_steps,
 )
@@ -52,21 +52,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def build_contestant(name: str, setup: Task, comm: Communicator, times: ExchangeTimes, *, device: str) -> Train:
+def build_contestant(name: str, task: Task, comm: Communicator, times: ExchangeTimes, *, device: str) -> Train:
     """Return what trains an epoch of so many steps on this rank."""
-    setup, rates = setup_of(name, setup), constant_rates(setup)
-    model = build_model(setup.spec, setup.config.model)
-    optimizer = build_optimizer(model, setup.config, learning_rates=rates)
-    state = TrainingState(model, optimizer, spec=setup.spec, config=setup.config)
-    state.restore(setup.first_weights)
-    data = ShardedData(setup, comm=comm, device=device)
+    task, rates = task_of(name, task), constant_rates(task)
+    model = build_model(task.spec, task.config.model)
+    optimizer = build_optimizer(model, task.config, learning_rates=rates)
+    state = TrainingState(model, optimizer, spec=task.spec, config=task.config)
+    state.restore(task.first_weights)
+    data = ShardedData(task, comm=comm, device=device)
     if name.startswith("bare"):
         return bare_loop(state, data, with_sums=name != "bare", makes_batches=name == "bare_batches")
     if name == "np2_mpi":
         average_by_mpi(optimizer, times)
         return trainer_epochs(Trainer(state, data, phases=Phases()))
     meter = _GraphTimes() if name == "np2" else ExchangeMeter(times=False)  # those of np2_each overlap
-    state.optimizer = distributed.wrap_optimizer(optimizer, model=model, config=setup.config, comm=comm, meter=meter)
+    state.optimizer = distributed.wrap_optimizer(optimizer, model=model, config=task.config, comm=comm, meter=meter)
     distributed.broadcast_state(state, comm=comm)
     train = trainer_epochs(Trainer(state, data, phases=Phases()))
     return meter.of_each_epoch(train, times) if isinstance(meter, _GraphTimes) else train
@@ -119,11 +119,11 @@ def bare_loop(state: TrainingState, data: ShardedData, *, with_sums: bool, makes
     """
 
     def made(epoch: int, steps: int) -> Iterator[tuple[tf.Tensor, tf.Tensor]]:
-        setup = with_steps(data.setup, size=1, epoch=epoch, steps=steps)
-        for images, labels in ShardedData(setup, comm=data.comm, device=data.device).training(epoch):
+        task = with_steps(data.task, size=1, epoch=epoch, steps=steps)
+        for images, labels in ShardedData(task, comm=data.comm, device=data.device).training(epoch):
             yield tf.constant(images), tf.constant(labels)
 
-    batches = list(made(1, min(MEMORY_BATCHES, data.setup.steps_per_epoch)))
+    batches = list(made(1, min(MEMORY_BATCHES, data.task.steps_per_epoch)))
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     weights = state.model.trainable_variables
     loss_sum, correct = tf.Variable(0.0), tf.Variable(0, dtype=tf.int64)

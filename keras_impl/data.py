@@ -25,8 +25,8 @@ class ShardedData(RankBatches):
         device: of this rank; TensorFlow moves the batches there itself.
     """
 
-    def __init__(self, setup: Task, *, comm: Communicator, device: str) -> None:
-        super().__init__(setup, comm=comm)
+    def __init__(self, task: Task, *, comm: Communicator, device: str) -> None:
+        super().__init__(task, comm=comm)
         self.device = device
 
     def training(self, epoch: int, *, first_step: int = 0, most: int = MOST_UPDATES) -> Batches:

@@ -54,19 +54,19 @@ class Trainer:
         self._draw: Draw | None = strategy.draw if strategy else None
         self._iterations_before = int(state.optimizer.iterations.numpy())
         self._loss_factor = data.share.loss_factor
-        self._slowdown = slowdown_of(data.setup, rank=data.comm.rank)
+        self._slowdown = slowdown_of(data.task, rank=data.comm.rank)
         # One sum per place in the batch, as all batches have one size: the sum within the batch is taken once, at the
         # end of the epoch.
         self._losses_of_places = tf.Variable(tf.zeros(data.samples, tf.float64), trainable=False)
         self._correct_of_places = tf.Variable(tf.zeros(data.samples, tf.int64), trainable=False)
-        self._batch_shape = (data.samples, *data.setup.dataset.image_shape)
-        images = tf.TensorSpec((None, *data.setup.dataset.image_shape), data.setup.table.dtype)
+        self._batch_shape = (data.samples, *data.task.dataset.image_shape)
+        images = tf.TensorSpec((None, *data.task.dataset.image_shape), data.task.table.dtype)
         labels = tf.TensorSpec((None,), tf.int64)
         self._evaluate_batch = tf.function(self._sums_of_batch, input_signature=(images, labels), autograph=False)
         self._compile()
 
     def _compile(self) -> None:
-        images = tf.TensorSpec((None, *self._batch_shape), self.data.setup.table.dtype)
+        images = tf.TensorSpec((None, *self._batch_shape), self.data.task.table.dtype)
         labels = tf.TensorSpec((None, self.data.samples), tf.int64)
         self._train_stack = tf.function(self._updates, input_signature=(images, labels), autograph=False)
         self._gradients = compiled(self._pass) if self.state.config.model.compile else self._pass
@@ -74,7 +74,7 @@ class Trainer:
     @property
     def steps_left(self) -> int:
         """Updates of the epoch that remain."""
-        return self.data.setup.steps_of_epoch(self.epoch) - self._steps_done
+        return self.data.task.steps_of_epoch(self.epoch) - self._steps_done
 
     @property
     def updates_done(self) -> int:
@@ -109,7 +109,7 @@ class Trainer:
             partial: what was done of it before, as `partial_epoch` returned it, with what is this rank's own.
         """
         partial = partial or PartialEpoch()
-        if self.data.setup.freezes_batch_norm_in(epoch) and freeze_batch_norm(self.state.model):
+        if self.data.task.freezes_batch_norm_in(epoch) and freeze_batch_norm(self.state.model):
             self._compile()
             self.rehearse(epoch)
         self.epoch, self._steps_done = epoch, partial.steps
@@ -122,7 +122,7 @@ class Trainer:
         self._seed_dropout()
         self._restore(partial)
         if self._slowdown:
-            self._slowdown.start_at(self.data.setup.steps_after(epoch - 1) + partial.steps)
+            self._slowdown.start_at(self.data.task.steps_after(epoch - 1) + partial.steps)
 
     def train_segment(self, steps: int, *, advance: Callable[[int], object] = lambda steps: None) -> None:
         """Train on the next batches of the epoch.
@@ -178,7 +178,7 @@ class Trainer:
     def _next_stacks(self, steps: int) -> Batches:
         if self._draw is None:
             return self._stacks.take(steps)
-        items = self.data.setup.drawn_items(self._draw, self.epoch, first_step=self._steps_done, steps=steps)
+        items = self.data.task.drawn_items(self._draw, self.epoch, first_step=self._steps_done, steps=steps)
         return timed(self.data.drawn(self.epoch, items), self._waiting)
 
     def _first_batch(self, epoch: int) -> Batches:

@@ -77,11 +77,11 @@ class Native:
     trainer_class: Callable[..., Trainer] = NativeTrainer
     draw: Draw | None = None
 
-    def __init__(self, setup: Task, *, comm: Communicator) -> None:
-        self.setup = setup
+    def __init__(self, task: Task, *, comm: Communicator) -> None:
+        self.task = task
         self.comm = comm
         if not _OF_PROCESS:
-            _OF_PROCESS.append(_build(str(setup.config.strategy.native), comm))
+            _OF_PROCESS.append(_build(str(task.config.strategy.native), comm))
         (self._strategy,) = _OF_PROCESS
         self.meter = ExchangeMeter()
 
@@ -97,7 +97,7 @@ class Native:
         apply, count, replicas = optimizer.apply, self.meter.counting, self._strategy.num_replicas_in_sync
 
         def average_and_apply(gradients: Sequence[tf.Tensor], weights: Sequence[Any]) -> None:
-            is_first = _local_replica(self.setup.config) == 0
+            is_first = _local_replica(self.task.config) == 0
             (count(apply) if is_first else apply)([one / replicas for one in gradients], weights)
 
         optimizer.apply = average_and_apply  # Keras has no hooks for this
@@ -122,7 +122,7 @@ class Native:
     def sharing(self) -> SharingRecord | None:
         """Return what this rank did; TensorFlow does not tell what it exchanged."""
         reason = NotRecorded("TensorFlow exchanges gradients inside its strategy")
-        return native_record(self.setup, rank=self.comm.rank, updates=self.meter.read().updates, sent_bytes=reason)
+        return native_record(self.task, rank=self.comm.rank, updates=self.meter.read().updates, sent_bytes=reason)
 
 
 def _local_replica(config: Config) -> int:

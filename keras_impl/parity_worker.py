@@ -43,17 +43,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
 class Twin:
     """Keras' training, update by update."""
 
-    def __init__(self, setup: Task, learning_rates: np.ndarray, comm: Communicator) -> None:
-        self.strategy = build_strategy(setup, comm=comm, step=0)
+    def __init__(self, task: Task, learning_rates: np.ndarray, comm: Communicator) -> None:
+        self.strategy = build_strategy(task, comm=comm, step=0)
         self._own = PartialEpoch()  # what this rank alone starts the next update with
-        _forget_last_model(setup.config.model.dtype)
-        model = build_model(setup.spec, setup.config.model)
-        optimizer = build_optimizer(model, setup.config, learning_rates=learning_rates)
+        _forget_last_model(task.config.model.dtype)
+        model = build_model(task.spec, task.config.model)
+        optimizer = build_optimizer(model, task.config, learning_rates=learning_rates)
         optimizer = self.strategy.wrap_optimizer(optimizer, model=model)
-        self.state = TrainingState(model, optimizer, spec=setup.spec, config=setup.config)
-        self.state.restore(setup.first_weights)
+        self.state = TrainingState(model, optimizer, spec=task.spec, config=task.config)
+        self.state.restore(task.first_weights)
         distributed.broadcast_state(self.state, comm=comm)
-        self.trainer = Trainer(self.state, ShardedData(setup, comm=comm, device="cpu"), phases=Phases())
+        self.trainer = Trainer(self.state, ShardedData(task, comm=comm, device="cpu"), phases=Phases())
 
     def update(self, number: int) -> Sums:
         """Make an update, counted from 1; return this rank's sums over its batch, as the weights were before."""

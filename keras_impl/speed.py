@@ -11,19 +11,19 @@ from keras_impl.optimizers import build_optimizer
 from keras_impl.state import TrainingState
 
 
-def trial_trainer(setup: Task, *, comm: Communicator, device: str, exchanges: bool) -> Trainer:
+def trial_trainer(task: Task, *, comm: Communicator, device: str, exchanges: bool) -> Trainer:
     """Return a trainer of a copy of the model.
 
     Args:
         exchanges: whether the ranks average their gradients; otherwise each trains alone.
     """
-    set_precision_and_layout(setup.config)
-    model = build_model(setup.spec, setup.config.model)
-    optimizer = build_optimizer(model, setup.config, learning_rates=setup.scaled_learning_rates())
+    set_precision_and_layout(task.config)
+    model = build_model(task.spec, task.config.model)
+    optimizer = build_optimizer(model, task.config, learning_rates=task.scaled_learning_rates())
     if exchanges:
-        optimizer = wrap_optimizer(optimizer, model=model, config=setup.measured_config, comm=comm)
-    state = TrainingState(model, optimizer, spec=setup.spec, config=setup.config)
-    state.restore(setup.first_weights)
-    trainer = Trainer(state, ShardedData(setup, comm=comm, device=device), phases=Phases())
+        optimizer = wrap_optimizer(optimizer, model=model, config=task.measured_config, comm=comm)
+    state = TrainingState(model, optimizer, spec=task.spec, config=task.config)
+    state.restore(task.first_weights)
+    trainer = Trainer(state, ShardedData(task, comm=comm, device=device), phases=Phases())
     trainer.rehearse(1)
     return trainer

@@ -60,38 +60,38 @@ class Strategy(Protocol):
         """Return what this rank exchanged in its updates; None: nothing that can be told."""
 
 
-def build_strategy(setup: Task, *, comm: Communicator, step: int, folder: Path | None = None) -> Strategy:
+def build_strategy(task: Task, *, comm: Communicator, step: int, folder: Path | None = None) -> Strategy:
     """Return the strategy that the settings name.
 
     Args:
         step: updates of the run that were done before it was resumed.
         folder: of the run, on rank 0; None on the others.
     """
-    config = setup.config.strategy
+    config = task.config.strategy
     if config.strategy == "server":
-        return Server(setup, comm=comm, step=step, folder=folder)
-    if setup.config.parts.count > 1:
-        return (Layers if setup.config.parts.stages else Split)(setup, comm=comm)
+        return Server(task, comm=comm, step=step, folder=folder)
+    if task.config.parts.count > 1:
+        return (Layers if task.config.parts.stages else Split)(task, comm=comm)
     if config.strategy == "averaging":
-        return Averaging(setup, comm=comm)
+        return Averaging(task, comm=comm)
     if config.strategy == "native":
-        return Native(setup, comm=comm)
-    return (Adasum if config.adasum else AllReduce)(setup, comm=comm)
+        return Native(task, comm=comm)
+    return (Adasum if config.adasum else AllReduce)(task, comm=comm)
 
 
 class AllReduce(Strategy):
     """Gradients are averaged before every update, so that all ranks hold the same weights at all times."""
 
-    def __init__(self, setup: Task, *, comm: Communicator) -> None:
-        self.setup = setup
+    def __init__(self, task: Task, *, comm: Communicator) -> None:
+        self.task = task
         self.comm = comm
-        self.meter = ExchangeMeter(times=setup.measured_config.device.gradient_groups == "one")  # else they overlap
+        self.meter = ExchangeMeter(times=task.measured_config.device.gradient_groups == "one")  # else they overlap
 
     def wrap_optimizer(
         self, optimizer: keras.optimizers.Optimizer, *, model: keras.Model
     ) -> keras.optimizers.Optimizer:
         """Return our `DistributedOptimizer`."""
-        config = self.setup.measured_config
+        config = self.task.measured_config
         return distributed.wrap_optimizer(optimizer, model=model, config=config, comm=self.comm, meter=self.meter)
 
     def broadcast_state(self, state: TrainingState) -> None:
@@ -105,12 +105,12 @@ class AllReduce(Strategy):
 
     def end_epoch(self, state: TrainingState, epoch: int) -> PartialEpoch:
         """Average BatchNorm's statistics, the only weights that are each rank's own."""
-        distributed.average_batch_norm(state, comm=self.comm, weight=self.setup.shares[self.comm.rank].weight)
+        distributed.average_batch_norm(state, comm=self.comm, weight=self.task.shares[self.comm.rank].weight)
         return PartialEpoch()
 
     def sharing(self) -> SharingRecord | None:
         """Return what this rank exchanged in its updates; None: nothing that can be told."""
-        return ring_record(self.setup, self.meter.read(), rank=self.comm.rank)
+        return ring_record(self.task, self.meter.read(), rank=self.comm.rank)
 
 
 class Adasum(AllReduce):
@@ -126,7 +126,7 @@ class Adasum(AllReduce):
     def end_epoch(self, state: TrainingState, epoch: int) -> PartialEpoch:
         """Average BatchNorm's statistics; return this rank's own state of the optimizer, of its own gradients."""
         super().end_epoch(state, epoch)
-        return own_state(self.setup, state, step=self.setup.steps_after(epoch))
+        return own_state(self.task, state, step=self.task.steps_after(epoch))
 
     def _update(self, apply: Any, gradients: Sequence[tf.Tensor], weights: Sequence[Any]) -> None:
         before = [tf.convert_to_tensor(weight.value) for weight in weights]
@@ -140,17 +140,17 @@ class Adasum(AllReduce):
 class Averaging(Strategy):
     """Each rank updates its own weights, which are averaged at the end of every interval."""
 
-    def __init__(self, setup: Task, *, comm: Communicator) -> None:
-        self.setup = setup
+    def __init__(self, task: Task, *, comm: Communicator) -> None:
+        self.task = task
         self.comm = comm
         self.meter = ExchangeMeter()
-        self._weight = setup.shares[comm.rank].weight
+        self._weight = task.shares[comm.rank].weight
 
     def wrap_optimizer(
         self, optimizer: keras.optimizers.Optimizer, *, model: keras.Model
     ) -> keras.optimizers.Optimizer:
         """Return the optimizer, which averages gradients before an update (in warm-up) or weights after it."""
-        self._weights = [weight.variable for weight in weight_maps(model, self.setup.spec).values()]
+        self._weights = [weight.variable for weight in weight_maps(model, self.task.spec).values()]
         self._iterations = optimizer.iterations
         if self.comm.size > 1:
             # Keras has no hooks for this.
@@ -164,7 +164,7 @@ class Averaging(Strategy):
     def rehearsals(self) -> Iterator[None]:
         """Yield for each update to be rehearsed, then undo what these changed of this strategy."""
         with self.meter.undone():
-            for step in self.setup.averaging.rehearsed:
+            for step in self.task.averaging.rehearsed:
                 self._iterations.assign(step)  # the trainer undoes what it changes of the optimizer
                 yield
 
@@ -173,23 +173,23 @@ class Averaging(Strategy):
 
         In the warm-up only BatchNorm's statistics differ, and their average stays, as with all-reduce.
         """
-        step = self.setup.steps_after(epoch)
-        own = own_state(self.setup, state, step=step)
+        step = self.task.steps_after(epoch)
+        own = own_state(self.task, state, step=step)
         if own.weights:
-            distributed.average_in_place(self._weights, name="copy", config=self.setup.config, weight=self._weight)
-        elif self.setup.averaging.is_warm_up(step):
+            distributed.average_in_place(self._weights, name="copy", config=self.task.config, weight=self._weight)
+        elif self.task.averaging.is_warm_up(step):
             distributed.average_batch_norm(state, comm=self.comm, weight=self._weight)
         return own
 
     def sharing(self) -> SharingRecord | None:
         """Return what this rank exchanged in its updates; None: nothing that can be told."""
-        return ring_record(self.setup, self.meter.read(), rank=self.comm.rank)
+        return ring_record(self.task, self.meter.read(), rank=self.comm.rank)
 
     def _update(
         self, optimizer: keras.optimizers.Optimizer, apply: Any, gradients: Sequence[tf.Tensor], weights: Sequence[Any]
     ) -> None:
         """Update the weights in a graph, in which every rank takes the same branches: they count the same updates."""
-        config = self.setup.config
+        config = self.task.config
         if config.strategy.warmup_allreduce:
             gradients = tf.cond(
                 optimizer.iterations.value < config.strategy.warmup_allreduce,
@@ -203,7 +203,7 @@ class Averaging(Strategy):
         if config.strategy.average_state:
             averaged += [one for one in optimizer.variables if one.dtype in ("float32", "float64")]  # not its count
         tf.cond(
-            self.setup.averaging.averages_after(tf.convert_to_tensor(optimizer.iterations.value)),
+            self.task.averaging.averages_after(tf.convert_to_tensor(optimizer.iterations.value)),
             lambda: distributed.average_in_place(
                 averaged, name="weights", config=config, weight=self._weight, meter=self.meter
             ),

@@ -17,10 +17,10 @@ Batches = Iterator[tuple[Tensor, Tensor]]
 class ShardedData(RankBatches):
     """This rank's part of the samples."""
 
-    def __init__(self, setup: Task, *, comm: Communicator, device: torch.device) -> None:
-        super().__init__(setup, comm=comm)
+    def __init__(self, task: Task, *, comm: Communicator, device: torch.device) -> None:
+        super().__init__(task, comm=comm)
         self.device = device
-        config = setup.config.device
+        config = task.config.device
         self._layout = torch.channels_last if config.channels_last else torch.contiguous_format
         self._pins = config.pinned_memory and device.type == "cuda"
 

@@ -68,7 +68,7 @@ class Trainer:
     @property
     def steps_left(self) -> int:
         """Updates of the epoch that remain."""
-        return self.data.setup.steps_of_epoch(self.epoch) - self._steps_done
+        return self.data.task.steps_of_epoch(self.epoch) - self._steps_done
 
     @property
     def updates_done(self) -> int:
@@ -103,7 +103,7 @@ class Trainer:
             partial: what was done of it before, as `partial_epoch` returned it, with what is this rank's own.
         """
         partial = partial or PartialEpoch()
-        if self.data.setup.freezes_batch_norm_in(epoch) and not self.data.setup.freezes_batch_norm_in(epoch - 1):
+        if self.data.task.freezes_batch_norm_in(epoch) and not self.data.task.freezes_batch_norm_in(epoch - 1):
             self.rehearse(epoch)
         self.epoch, self._steps_done, self._steps_of_segment = epoch, partial.steps, 0
         self.batches_done = partial.steps if partial.own_steps is None else partial.own_steps
@@ -113,7 +113,7 @@ class Trainer:
         self._seed_dropout()
         self._restore(partial)
         if self._slowdown:
-            self._slowdown.start_at(self.data.setup.steps_after(epoch - 1) + partial.steps)
+            self._slowdown.start_at(self.data.task.steps_after(epoch - 1) + partial.steps)
 
     def train_segment(self, steps: int, *, advance: Callable[[int], object] = lambda steps: None) -> None:
         """Train on the next batches of the epoch.
@@ -122,7 +122,7 @@ class Trainer:
             steps: number of batches.
             advance: called with the number of steps done since the last call, for a progress bar.
         """
-        first = self.data.setup.steps_after(self.epoch - 1) + self._steps_done
+        first = self.data.task.steps_after(self.epoch - 1) + self._steps_done
         with self.phases.phase("training", synchronize=self._synchronize) as segment:
             self._train(self._next_batches(steps), epoch=self.epoch, first=first, advance=advance)
         self._seconds += segment.seconds
@@ -205,7 +205,7 @@ class Trainer:
     def _next_batches(self, steps: int) -> Batches:
         if self._draw is None:
             return islice(self._batches, steps)
-        items = self.data.setup.drawn_items(self._draw, self.epoch, first_step=self._steps_done, steps=steps)
+        items = self.data.task.drawn_items(self._draw, self.epoch, first_step=self._steps_done, steps=steps)
         return timed(self.data.drawn(self.epoch, items), self._waiting)
 
     def _step(self, images: Tensor, labels: Tensor, learning_rate: float) -> tuple[Tensor, Tensor]:
@@ -257,7 +257,7 @@ class Trainer:
 
     def _train_mode(self, epoch: int) -> None:
         self.state.model.train()
-        if self.data.setup.freezes_batch_norm_in(epoch):
+        if self.data.task.freezes_batch_norm_in(epoch):
             for layer in self.state.model.modules():
                 if isinstance(layer, nn.BatchNorm2d):
                     layer.eval()

@@ -29,8 +29,8 @@ class ModelParallel:
     trainer_class: Callable[..., Trainer] = Trainer
     draw: Draw | None = None
 
-    def __init__(self, setup: Task, *, comm: Communicator) -> None:
-        self.setup = setup
+    def __init__(self, task: Task, *, comm: Communicator) -> None:
+        self.task = task
         self.comm = comm
         self.meter = ExchangeMeter()
 
@@ -63,7 +63,7 @@ class ModelParallel:
         if self.comm.part_group is not None:
             gradients = [weight.grad for weight in self._weights if weight.grad is not None]
             averages = distributed.average_gradients(
-                gradients, config=self.setup.config, group=self.comm.part_group, meter=self.meter
+                gradients, config=self.task.config, group=self.comm.part_group, meter=self.meter
             )
             for gradient, average in zip(gradients, averages, strict=True):
                 gradient.copy_(average)
@@ -72,9 +72,9 @@ class ModelParallel:
 class Layers(ModelParallel):
     """Each rank holds consecutive layers: microbatches go through the ranks, and their gradients back."""
 
-    def __init__(self, setup: Task, *, comm: Communicator) -> None:
-        super().__init__(setup, comm=comm)
-        self._links = Links(comm, dtype=setup.config.model.dtype)
+    def __init__(self, task: Task, *, comm: Communicator) -> None:
+        super().__init__(task, comm=comm)
+        self._links = Links(comm, dtype=task.config.model.dtype)
         self.trainer_class = partial(StageTrainer, links=self._links)
 
     def rehearsals(self) -> Iterator[None]:
@@ -84,19 +84,19 @@ class Layers(ModelParallel):
 
     def sharing(self) -> SharingRecord | None:
         """Return what this rank exchanged in its updates."""
-        return pipeline_record(self.setup, self._links, comm=self.comm, averages=self.meter)
+        return pipeline_record(self.task, self._links, comm=self.comm, averages=self.meter)
 
 
 class Split(ModelParallel):
     """Each rank holds a piece of every layer, and computes all batches of its copy of the model."""
 
-    def __init__(self, setup: Task, *, comm: Communicator) -> None:
-        super().__init__(setup, comm=comm)
-        self.exchange = GroupExchange(comm, config=setup.config, meter=self.meter)
+    def __init__(self, task: Task, *, comm: Communicator) -> None:
+        super().__init__(task, comm=comm)
+        self.exchange = GroupExchange(comm, config=task.config, meter=self.meter)
 
     def sharing(self) -> SharingRecord | None:
         """Return what this rank exchanged in its updates."""
-        return split_record(self.setup, self.meter, comm=self.comm)
+        return split_record(self.task, self.meter, comm=self.comm)
 
 
 class StageTrainer(Trainer):

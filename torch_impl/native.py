@@ -34,8 +34,8 @@ class Native:
     trainer_class: Callable[..., Trainer] = Trainer
     draw: Draw | None = None
 
-    def __init__(self, setup: Task, *, comm: Communicator) -> None:
-        self.setup = setup
+    def __init__(self, task: Task, *, comm: Communicator) -> None:
+        self.task = task
         self.comm = comm
         self.meter = ExchangeMeter()
 
@@ -77,7 +77,7 @@ class Native:
         """Return what this rank exchanged in its updates."""
         updates = self.meter.updates
         sent_bytes = self.meter.sent_bytes / max(updates, 1)
-        return native_record(self.setup, rank=self.comm.rank, updates=updates, sent_bytes=sent_bytes)
+        return native_record(self.task, rank=self.comm.rank, updates=updates, sent_bytes=sent_bytes)
 
     def _average(self, group: dist.ProcessGroup, bucket: dist.GradBucket) -> Future[Tensor]:
         """Average a bucket as `DistributedDataParallel` does without a hook, and count its bytes."""

@@ -30,11 +30,11 @@ class Server:
     exchange: GroupExchange | None = None
     trainer_class: Callable[..., Trainer] = Trainer
 
-    def __init__(self, setup: Task, *, comm: Communicator, step: int, folder: Path | None) -> None:
-        self.setup = setup
+    def __init__(self, task: Task, *, comm: Communicator, step: int, folder: Path | None) -> None:
+        self.task = task
         self.comm = comm
         self._rehearses = False
-        self._served = ServedRun(setup, comm=comm, first_step=step, folder=folder, load=self._load)
+        self._served = ServedRun(task, comm=comm, first_step=step, folder=folder, load=self._load)
         self.draw: Draw | None = self._served.items if self._served.draws else None
 
     def wrap_model(self, model: nn.Module) -> nn.Module:
@@ -70,7 +70,7 @@ class Server:
 
     def end_epoch(self, state: TrainingState, epoch: int) -> PartialEpoch:
         """Average BatchNorm's statistics, the only weights that are each worker's own."""
-        distributed.average_batch_norm(state, comm=self.comm, weight=self.setup.shares[self.comm.rank].weight)
+        distributed.average_batch_norm(state, comm=self.comm, weight=self.task.shares[self.comm.rank].weight)
         return PartialEpoch()
 
     def sharing(self) -> SharingRecord | None:

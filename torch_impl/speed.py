@@ -13,20 +13,20 @@ from torch_impl.optimizers import build_optimizer
 from torch_impl.state import TrainingState
 
 
-def trial_trainer(setup: Task, *, comm: Communicator, device: torch.device, exchanges: bool) -> Trainer:
+def trial_trainer(task: Task, *, comm: Communicator, device: torch.device, exchanges: bool) -> Trainer:
     """Return a trainer of a copy of the model.
 
     Args:
         exchanges: whether the ranks average their gradients; otherwise each trains alone.
     """
-    model = build_model(setup.spec, setup.config.model).to(device)
-    learning_rates = setup.scaled_learning_rates()
-    optimizer = build_optimizer(model, setup.config, learning_rates=learning_rates)
+    model = build_model(task.spec, task.config.model).to(device)
+    learning_rates = task.scaled_learning_rates()
+    optimizer = build_optimizer(model, task.config, learning_rates=learning_rates)
     if exchanges:
-        optimizer = wrap_optimizer(optimizer, model=model, config=setup.measured_config, comm=comm)
-    state = TrainingState(model, optimizer, spec=setup.spec, config=setup.config)
-    state.restore(setup.first_weights)
-    data = ShardedData(setup, comm=comm, device=device)
+        optimizer = wrap_optimizer(optimizer, model=model, config=task.measured_config, comm=comm)
+    state = TrainingState(model, optimizer, spec=task.spec, config=task.config)
+    state.restore(task.first_weights)
+    data = ShardedData(task, comm=comm, device=device)
     trainer = Trainer(state, data, learning_rates=learning_rates, phases=Phases())
     trainer.rehearse(1)
     return trainer

@@ -38,5 +38,5 @@ class LateGradient(Slowdown):
 
 def planted_slowdown(data: ShardedData, model: nn.Module) -> LateGradient | None:
     """Return what slows this rank down; None: nothing."""
-    slowdown = slowdown_of(data.setup, rank=data.comm.rank)
+    slowdown = slowdown_of(data.task, rank=data.comm.rank)
     return LateGradient(slowdown.straggler, seed=slowdown.seed, model=model, data=data) if slowdown else None

@@ -55,35 +55,35 @@ class Strategy(Protocol):
         """Return what this rank exchanged in its updates; None: nothing that can be told."""
 
 
-def build_strategy(setup: Task, *, comm: Communicator, step: int, folder: Path | None = None) -> Strategy:
+def build_strategy(task: Task, *, comm: Communicator, step: int, folder: Path | None = None) -> Strategy:
     """Return the strategy that the settings name.
 
     Args:
         step: updates of the run that were done before it was resumed.
         folder: of the run, on rank 0; None on the others.
     """
-    if setup.config.strategy.strategy == "server":
-        return Server(setup, comm=comm, step=step, folder=folder)
-    if setup.config.strategy.strategy == "averaging":
-        return Averaging(setup, comm=comm, step=step)
-    if setup.config.strategy.strategy == "native":
-        return Native(setup, comm=comm)
-    if setup.config.parts.count > 1:
-        return (Layers if setup.config.parts.stages else Split)(setup, comm=comm)
-    return (Adasum if setup.config.strategy.adasum else AllReduce)(setup, comm=comm)
+    if task.config.strategy.strategy == "server":
+        return Server(task, comm=comm, step=step, folder=folder)
+    if task.config.strategy.strategy == "averaging":
+        return Averaging(task, comm=comm, step=step)
+    if task.config.strategy.strategy == "native":
+        return Native(task, comm=comm)
+    if task.config.parts.count > 1:
+        return (Layers if task.config.parts.stages else Split)(task, comm=comm)
+    return (Adasum if task.config.strategy.adasum else AllReduce)(task, comm=comm)
 
 
 class AllReduce(Strategy):
     """Gradients are averaged before every update, so that all ranks hold the same weights at all times."""
 
-    def __init__(self, setup: Task, *, comm: Communicator) -> None:
-        self.setup = setup
+    def __init__(self, task: Task, *, comm: Communicator) -> None:
+        self.task = task
         self.comm = comm
         self.meter = ExchangeMeter()
 
     def wrap_optimizer(self, optimizer: torch.optim.Optimizer, *, model: nn.Module) -> torch.optim.Optimizer:
         """Return Horovod's optimizer."""
-        config = self.setup.measured_config
+        config = self.task.measured_config
         return distributed.wrap_optimizer(optimizer, model=model, config=config, comm=self.comm, meter=self.meter)
 
     def broadcast_state(self, state: TrainingState) -> None:
@@ -97,12 +97,12 @@ class AllReduce(Strategy):
 
     def end_epoch(self, state: TrainingState, epoch: int) -> PartialEpoch:
         """Average BatchNorm's statistics, the only weights that are each rank's own."""
-        distributed.average_batch_norm(state, comm=self.comm, weight=self.setup.shares[self.comm.rank].weight)
+        distributed.average_batch_norm(state, comm=self.comm, weight=self.task.shares[self.comm.rank].weight)
         return PartialEpoch()
 
     def sharing(self) -> SharingRecord | None:
         """Return what this rank exchanged in its updates; None: nothing that can be told."""
-        return ring_record(self.setup, self.meter, rank=self.comm.rank)
+        return ring_record(self.task, self.meter, rank=self.comm.rank)
 
 
 class Adasum(AllReduce):
@@ -118,7 +118,7 @@ class Adasum(AllReduce):
     def end_epoch(self, state: TrainingState, epoch: int) -> PartialEpoch:
         """Average BatchNorm's statistics; return this rank's own state of the optimizer, of its own gradients."""
         super().end_epoch(state, epoch)
-        return own_state(self.setup, state, step=self.setup.steps_after(epoch))
+        return own_state(self.task, state, step=self.task.steps_after(epoch))
 
     def _before_update(self, *_: Any) -> None:
         self._before = [weight.clone() for weight in self._weights]
@@ -134,8 +134,8 @@ class Adasum(AllReduce):
 class Averaging(Strategy):
     """Each rank updates its own weights, which are averaged at the end of every interval."""
 
-    def __init__(self, setup: Task, *, comm: Communicator, step: int) -> None:
-        self.setup = setup
+    def __init__(self, task: Task, *, comm: Communicator, step: int) -> None:
+        self.task = task
         self.comm = comm
         self.meter = ExchangeMeter()
         self._step = step
@@ -156,7 +156,7 @@ class Averaging(Strategy):
         """Yield for each update to be rehearsed, then undo what these changed of this strategy."""
         before = self._step
         with self.meter.undone():
-            for step in self.setup.averaging.rehearsed:
+            for step in self.task.averaging.rehearsed:
                 self._step = step
                 yield
         self._step = before
@@ -166,36 +166,36 @@ class Averaging(Strategy):
 
         In the warm-up only BatchNorm's statistics differ, and their average stays, as with all-reduce.
         """
-        step = self.setup.steps_after(epoch)
-        own = own_state(self.setup, state, step=step)
+        step = self.task.steps_after(epoch)
+        own = own_state(self.task, state, step=step)
         if own.weights:
             self._average(self._weights(), name="copy")
-        elif self.setup.averaging.is_warm_up(step):
-            distributed.average_batch_norm(state, comm=self.comm, weight=self.setup.shares[self.comm.rank].weight)
+        elif self.task.averaging.is_warm_up(step):
+            distributed.average_batch_norm(state, comm=self.comm, weight=self.task.shares[self.comm.rank].weight)
         return own
 
     def sharing(self) -> SharingRecord | None:
         """Return what this rank exchanged in its updates; None: nothing that can be told."""
-        return ring_record(self.setup, self.meter, rank=self.comm.rank)
+        return ring_record(self.task, self.meter, rank=self.comm.rank)
 
     def _before_update(self, *_: Any) -> None:
-        if self._step < self.setup.config.strategy.warmup_allreduce:
+        if self._step < self.task.config.strategy.warmup_allreduce:
             gradients = [weight.grad for weight in self._model.parameters() if weight.grad is not None]
             self._average(gradients, name="gradients", meter=self.meter)
 
     def _after_update(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         self._step += 1
         self.meter.updates += 1
-        if self.setup.averaging.averages_after(self._step):
+        if self.task.averaging.averages_after(self._step):
             averaged = self._weights()
-            if self.setup.config.strategy.average_state:
+            if self.task.config.strategy.average_state:
                 states = [optimizer.state.get(weight, {}) for weight in self._model.parameters()]
                 averaged += [state[slot] for state in states for slot in SLOTS if state.get(slot) is not None]
             self._average(averaged, name="weights", meter=self.meter)
 
     def _average(self, values: list[torch.Tensor], *, name: str, meter: ExchangeMeter | None = None) -> None:
-        weight = self.setup.shares[self.comm.rank].weight
-        distributed.average_in_place(values, name=name, config=self.setup.config, weight=weight, meter=meter)
+        weight = self.task.shares[self.comm.rank].weight
+        distributed.average_in_place(values, name=name, config=self.task.config, weight=weight, meter=meter)
 
     def _weights(self) -> list[torch.Tensor]:
         """Return all weights and BatchNorm statistics, without BatchNorm's count of batches."""

@@ -48,29 +48,29 @@ def train(config: Config, comm: Communicator, session: Session) -> None:
     # Horovod 2/7 - pin: one GPU per local rank, or a share of the cores, so that ranks do not compete for one device.
     device, threads = distributed.pin_device(config.device, comm, onednn=config.model.onednn)
 
-    setup = prepare_on_all_ranks(
+    task = prepare_on_all_ranks(
         config, comm=comm, device=device, build=trial_trainer, first_copies=session.first_copies(config)
     )
     gpu = distributed.gpu_model(device)
-    checkpoint = session.start(setup, device=str(device), gpu=gpu, threads=threads, onednn=onednn_is_on())
+    checkpoint = session.start(task, device=str(device), gpu=gpu, threads=threads, onednn=onednn_is_on())
     start = checkpoint or Checkpoint(0, 0, {}, {})
-    strategy = build_strategy(setup, comm=comm, step=start.step, folder=session.recorder.folder)
+    strategy = build_strategy(task, comm=comm, step=start.step, folder=session.recorder.folder)
     # Horovod 3/7 - shard: each rank reads its own part of every global batch.
-    data = ShardedData(setup, comm=comm, device=device)
+    data = ShardedData(task, comm=comm, device=device)
 
-    spec = setup.partition.parts[comm.part]  # the whole model, unless ranks share it out (`--strategy`)
+    spec = task.partition.parts[comm.part]  # the whole model, unless ranks share it out (`--strategy`)
     model = strategy.wrap_model(build_model(spec, config.model, exchange=strategy.exchange).to(device))
     # Horovod 4/7 - scale: more ranks make larger batches, which allow larger steps; a warm-up leads there.
-    learning_rates = setup.scaled_learning_rates()
+    learning_rates = task.scaled_learning_rates()
     optimizer = build_optimizer(model, config, learning_rates=learning_rates)
     # Horovod 5/7 - wrap: gradients are averaged over the ranks before each update; or weights after it (`--strategy`).
     optimizer = strategy.wrap_optimizer(optimizer, model=model)
 
     state = TrainingState(model, optimizer, spec=spec, config=config, is_shared=checkpoint is not None)
-    state.restore(*setup.starting_arrays(checkpoint, part=comm.part))
+    state.restore(*task.starting_arrays(checkpoint, part=comm.part))
     # Horovod 6/7 - broadcast: all ranks start from rank 0's weights and optimizer state; then they compare them.
     strategy.broadcast_state(state)
-    comm.check_same_weights(state.export_weights(), when="after the broadcast", cut=setup.partition.axes)
+    comm.check_same_weights(state.export_weights(), when="after the broadcast", cut=task.partition.axes)
 
     trainer_class = ProfiledTrainer if config.record.profile else strategy.trainer_class
     trainer = trainer_class(state, data, learning_rates=learning_rates, phases=session.phases, strategy=strategy)
@@ -91,7 +91,7 @@ def train(config: Config, comm: Communicator, session: Session) -> None:
                 trainer.train_segment(checkpointer.next_segment(trainer.steps_left), advance=advance)
                 checkpointer.save_if_due(trainer)
             partial = strategy.end_epoch(state, epoch)
-            validation = trainer.evaluate("validation") if setup.validates_after(epoch) else NOT_MEASURED
+            validation = trainer.evaluate("validation") if task.validates_after(epoch) else NOT_MEASURED
             saved = checkpointer.save_epoch(epoch, state, partial)
             # Horovod 7/7 - rank 0 only: one rank prints and writes; the recorder of every other rank does nothing.
             is_complete = session.record_epoch(epoch, trainer, validation, saved=saved)

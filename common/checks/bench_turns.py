@@ -91,35 +91,35 @@ def task_config(model: str, *, threads: int) -> Config:
     )
 
 
-def with_steps(setup: Task, *, size: int, epoch: int, steps: int) -> Task:
+def with_steps(task: Task, *, size: int, epoch: int, steps: int) -> Task:
     """Return the experiment with epochs of so many steps on `size` ranks, without an end.
 
     An epoch has no more samples than its steps need. Ordering all samples costs the same for a short epoch as for a
     long one, and would weigh more in a short turn. The next epoch has other samples, if there are any.
     """
-    shares = shares_of(setup.config, [setup.shares[0].samples] * size)
+    shares = shares_of(task.config, [task.shares[0].samples] * size)
     samples = steps * size * shares[0].samples
-    first = epoch % (len(setup.training_indices) // samples) * samples
+    first = epoch % (len(task.training_indices) // samples) * samples
     return replace(
-        setup,
+        task,
         shares=shares,
-        training_indices=setup.training_indices[first : first + samples],
+        training_indices=task.training_indices[first : first + samples],
         steps_per_epoch=steps,
         total_steps=steps * 10**9,
     )
 
 
-def setup_of(contestant: str, setup: Task) -> Task:
+def task_of(contestant: str, task: Task) -> Task:
     """Return the experiment as a contestant trains it: np2_each averages each gradient on its own."""
     if contestant != "np2_each":
-        return setup
-    config = setup.config
-    return replace(setup, config=replace(config, device=replace(config.device, gradient_groups="each")))
+        return task
+    config = task.config
+    return replace(task, config=replace(config, device=replace(config.device, gradient_groups="each")))
 
 
-def constant_rates(setup: Task) -> np.ndarray:
+def constant_rates(task: Task) -> np.ndarray:
     """Return the one learning rate of all steps: a benchmark has no schedule."""
-    return np.array([setup.config.optimizer.learning_rate])
+    return np.array([task.config.optimizer.learning_rate])
 
 
 def trainer_epochs(trainer: Any) -> Train:
@@ -127,8 +127,8 @@ def trainer_epochs(trainer: Any) -> Train:
     data = trainer.data
 
     def train(epoch: int, steps: int) -> float:
-        setup = with_steps(data.setup, size=data.comm.size, epoch=epoch, steps=steps)
-        trainer.data = type(data)(setup, comm=data.comm, device=data.device)
+        task = with_steps(data.task, size=data.comm.size, epoch=epoch, steps=steps)
+        trainer.data = type(data)(task, comm=data.comm, device=data.device)
         trainer.start_epoch(epoch)
         trainer.train_segment(steps)
         seconds: float = trainer.result().seconds
@@ -202,7 +202,7 @@ def measure(settings: BenchSettings, *, comm: Communicator, build: BuildContesta
 
     Args:
         onednn: whether it computes on the CPU of this rank.
-        build: called as build(contestant, setup, comm, times) on every rank; for a contestant of one rank, `comm` is
+        build: called as build(contestant, task, comm, times) on every rank; for a contestant of one rank, `comm` is
             this process alone. `times` is the meter of its exchanges.
     """
     in_force = comm.allgather("on" if onednn else "off")
@@ -211,8 +211,8 @@ def measure(settings: BenchSettings, *, comm: Communicator, build: BuildContesta
         environment["onednn"] = in_force
         _add_line(settings.results, {"environment": environment})
     for model in settings.models:
-        setup = prepare(task_config(model, threads=settings.threads), ranks=comm.size)
-        stage = _Stage(settings, setup=setup, comm=comm)
+        task = prepare(task_config(model, threads=settings.threads), ranks=comm.size)
+        stage = _Stage(settings, task=task, comm=comm)
         players = [_Player(name, build, stage=stage, number=n) for n, name in enumerate(settings.contestants)]
         # The same steps for all, so that what an epoch costs once weighs alike.
         most = min(player.most_steps for player in players)
@@ -225,12 +225,12 @@ def measure(settings: BenchSettings, *, comm: Communicator, build: BuildContesta
 class _Stage:
     """Lets the contestants of one model take turns."""
 
-    def __init__(self, settings: BenchSettings, *, setup: Task, comm: Communicator) -> None:
+    def __init__(self, settings: BenchSettings, *, task: Task, comm: Communicator) -> None:
         self.settings = settings
-        self.setup = setup
+        self.task = task
         self.comm = comm
         self._turns_of_one_rank = 0
-        self._marker = settings.results.with_name(f"{settings.results.name}.{setup.spec.name}.turns")
+        self._marker = settings.results.with_name(f"{settings.results.name}.{task.spec.name}.turns")
 
     def one_rank(self, act: Callable[[], Any]) -> Any:
         """Let rank 0 act and return its result; the others sleep: to wait in a collective takes a core under MPI."""
@@ -264,13 +264,13 @@ class _Player:
         # Every rank builds every contestant, though rank 0 alone trains those of one rank: Keras numbers what is built,
         # and Horovod's ranks find each other by these names.
         joined = self.size > 1 and name != APART
-        self._train = build(name, stage.setup, stage.comm if joined else alone(stage.comm), self._times)
+        self._train = build(name, stage.task, stage.comm if joined else alone(stage.comm), self._times)
 
     @property
     def most_steps(self) -> int:
         """Steps of an epoch that uses all samples."""
-        setup = self.stage.setup
-        return len(setup.training_indices) // (setup.config.training.batch_size * self.size)
+        task = self.stage.task
+        return len(task.training_indices) // (task.config.training.batch_size * self.size)
 
     def warm_up(self, most: int) -> int:
         """Compile and allocate, then return how many steps, at most `most`, fill a turn; nothing of it is counted."""
@@ -290,14 +290,14 @@ class _Player:
         cpu_seconds = round(time.process_time() - cpu_before, 6)
         exchanges, wait_seconds = self._exchanges()
         if self.stage.comm.rank == 0:
-            setup = self.stage.setup
+            task = self.stage.task
             turn = Turn(
-                model=setup.spec.name,
+                model=task.spec.name,
                 contestant=self.name,
                 round=number,
                 ranks=self.size,
                 steps=steps,
-                images=steps * setup.config.training.batch_size * self.size,
+                images=steps * task.config.training.batch_size * self.size,
                 seconds=max(rank_seconds),
                 cpu_seconds=cpu_seconds,
                 exchanges=exchanges,

@@ -100,7 +100,7 @@ def random_batch(spec: ModelSpec) -> tuple[np.ndarray, np.ndarray]:
     return images, generator.integers(0, spec.outputs, OUTPUTS_BATCH)
 
 
-def make_setup(
+def make_task(
     model: str, optimizer: str, *, dtype: Dtype, updates: int, size: int, strategy: str = "allreduce"
 ) -> tuple[Task, np.ndarray]:
     """Return a training of `size` ranks and its learning rates.
@@ -112,7 +112,7 @@ def make_setup(
         strategy: allreduce, or one of STRATEGIES.
 
     Returns:
-        The setup, and (updates,) float64 learning rates, which go up and then down.
+        The task, and (updates,) float64 learning rates, which go up and then down.
     """
     height, width, channels, classes = IMAGES[model]
     small = has_batch_norm(model)

@@ -17,7 +17,7 @@ from typing import Literal, Protocol
 import numpy as np
 
 from common.checks.differences import relative_difference, worst_difference
-from common.checks.parity_cases import Dtype, Mode, make_setup, make_spec, random_weights
+from common.checks.parity_cases import Dtype, Mode, make_spec, make_task, random_weights
 from common.config import add_onednn_option
 from common.distributed.communicator import Communicator
 from common.errors import EXIT_CODE_USER_ERROR, UserError, as_user_error
@@ -134,10 +134,10 @@ def _do(settings: WorkerSettings, *, comm: Communicator, build_twin: BuildTwin, 
 
 
 def _do_with_twin(job: ParityJob, comm: Communicator, build_twin: BuildTwin, *, leads: bool, folder: Path) -> Arrays:
-    setup, rates = make_setup(
+    task, rates = make_task(
         job.model, job.optimizer, dtype=job.dtype, updates=job.updates, size=comm.size, strategy=job.strategy
     )
-    twin = build_twin(setup, rates, comm)
+    twin = build_twin(task, rates, comm)
     if job.kind == "start":
         return twin.state.export_weights()
     if job.kind == "training":

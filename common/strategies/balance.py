@@ -24,7 +24,7 @@ MEASURED_STEPS = 20
 def prepare_on_all_ranks(
     config: Config, *, comm: Communicator, device: Any, build: Callable[..., Trainer], first_copies: int | None = None
 ) -> Task:
-    """Return the run setup of all ranks; every rank calls this.
+    """Return the run task of all ranks; every rank calls this.
 
     Args:
         device: of this rank.
@@ -36,10 +36,10 @@ def prepare_on_all_ranks(
         UserError: settings or data do not fit together; on all ranks.
     """
     with comm.propagate_errors("preparing the data"):
-        setup = prepare(config, ranks=comm.size, first_copies=first_copies)
+        task = prepare(config, ranks=comm.size, first_copies=first_copies)
     shares, groups = config.balance.shares == "auto", config.device.gradient_groups == "auto"
     if not shares and not groups:
-        return setup
+        return task
     recorded = None
     with comm.propagate_errors("looking at the run folder"):
         if comm.rank == 0:
@@ -49,16 +49,16 @@ def prepare_on_all_ranks(
     if shares:
         samples = _recorded_samples(recorded, copies=comm.size)
         if samples is None:
-            parts = comm.allgather(_speed(build(setup, exchanges=False)))
-            samples = divided(config, parts=parts, first_copies=setup.first_copies)
+            parts = comm.allgather(_speed(build(task, exchanges=False)))
+            samples = divided(config, parts=parts, first_copies=task.first_copies)
         with comm.propagate_errors("sharing the batch"):
-            setup = setup.with_samples(samples)
+            task = task.with_samples(samples)
     if groups:
         kept = recorded.groups if recorded else None
-        measured = kept or measure_groups(setup, comm=comm, build=partial(build, exchanges=True))
-        setup = replace(setup, groups=measured)
+        measured = kept or measure_groups(task, comm=comm, build=partial(build, exchanges=True))
+        task = replace(task, groups=measured)
     gc.collect()  # the trainers, which are in cycles, would else stay in the memory of the GPU
-    return setup
+    return task
 
 
 def _speed(trainer: Trainer) -> float:

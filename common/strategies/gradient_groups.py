@@ -19,7 +19,7 @@ BLOCKS = 5
 BLOCK_UPDATES = 3
 
 
-def measure_groups(setup: Task, *, comm: Communicator, build: Callable[[Task], Trainer]) -> MeasuredGroups:
+def measure_groups(task: Task, *, comm: Communicator, build: Callable[[Task], Trainer]) -> MeasuredGroups:
     """Return the fastest number of groups, the same on all ranks, which all call this; the slowest rank's time counts.
 
     Args:
@@ -27,7 +27,7 @@ def measure_groups(setup: Task, *, comm: Communicator, build: Callable[[Task], T
     """
     if comm.size == 1:
         return MeasuredGroups(chosen=DEFAULT)
-    trainers = {name: build(replace(setup, groups=MeasuredGroups(chosen=name))) for name in GRADIENT_GROUPS}
+    trainers = {name: build(replace(task, groups=MeasuredGroups(chosen=name))) for name in GRADIENT_GROUPS}
     seconds: dict[Groups, list[float]] = {name: [] for name in trainers}
     for _ in range(BLOCKS):
         for name, trainer in trainers.items():

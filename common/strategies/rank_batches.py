@@ -21,11 +21,11 @@ class RankBatches:
         samples: of this rank in each update.
     """
 
-    def __init__(self, setup: Task, *, comm: Communicator) -> None:
-        self.setup = setup
+    def __init__(self, task: Task, *, comm: Communicator) -> None:
+        self.task = task
         self.comm = comm
-        self.share = setup.shares[comm.data_rank * comm.replicas]
-        self.samples = setup.samples_of_ranks[comm.data_rank]
+        self.share = task.shares[comm.data_rank * comm.replicas]
+        self.samples = task.samples_of_ranks[comm.data_rank]
 
     def training_arrays(self, epoch: int, *, first_step: int = 0, most: int = MOST_UPDATES) -> Iterator[Batch]:
         """Yield this rank's batches of an epoch, in stacks as `common.data.batches.training_stacks` makes them.
@@ -35,10 +35,10 @@ class RankBatches:
             first_step: the batches of the steps before it are skipped.
             most: batches in a stack, if they are not large.
         """
-        setup, ranks = self.setup, len(self.setup.samples_of_ranks)
-        bytes_of_batch = self.samples * math.prod(setup.dataset.image_shape) * setup.table.itemsize
+        task, ranks = self.task, len(self.task.samples_of_ranks)
+        bytes_of_batch = self.samples * math.prod(task.dataset.image_shape) * task.table.itemsize
         updates = max(1, min(most, MOST_BYTES // bytes_of_batch))
-        items = range(first_step * ranks + self.comm.data_rank, setup.steps_of_epoch(epoch) * ranks, ranks)
+        items = range(first_step * ranks + self.comm.data_rank, task.steps_of_epoch(epoch) * ranks, ranks)
         return self._stacks(epoch, (items[start : start + updates] for start in range(0, len(items), updates)))
 
     def drawn_arrays(self, epoch: int, items: Iterable[int]) -> Iterator[Batch]:
@@ -46,25 +46,25 @@ class RankBatches:
         return self._stacks(epoch, ([item] for item in items))
 
     def _stacks(self, epoch: int, stacks: Iterable[Sequence[int]]) -> Iterator[Batch]:
-        setup = self.setup
+        task = self.task
         return training_stacks(
-            setup.dataset.train,
-            setup.order(epoch),
-            batch_sizes=setup.samples_of_ranks,
-            table=setup.table,
+            task.dataset.train,
+            task.order(epoch),
+            batch_sizes=task.samples_of_ranks,
+            table=task.table,
             stacks=stacks,
         )
 
     def evaluation_arrays(self, part: Literal["validation", "test"]) -> Iterator[Batch]:
         """Yield this rank's batches of an evaluation, each sample once over all ranks, or on each if replicated."""
-        config = self.setup.config.training
-        split, indices = self.setup.evaluation_samples(part)
+        config = self.task.config.training
+        split, indices = self.task.evaluation_samples(part)
         is_replicated = part == "validation" and config.validation == "replicated"
         return evaluation_batches(
             split,
             indices,
             batch_size=config.eval_batch_size,
             rank=0 if is_replicated else self.comm.data_rank,
-            batch_sizes=(1,) if is_replicated else self.setup.samples_of_ranks,
-            table=self.setup.table,
+            batch_sizes=(1,) if is_replicated else self.task.samples_of_ranks,
+            table=self.task.table,
         )

@@ -39,16 +39,16 @@ class ServedRun:
 
     def __init__(
         self,
-        setup: Task,
+        task: Task,
         *,
         comm: Communicator,
         first_step: int,
         folder: Path | None,
         load: Callable[[np.ndarray], None],
     ) -> None:
-        self.draws = setup.config.strategy.staleness != 0
-        self._setup = setup
-        self._strategy = setup.config.strategy
+        self.draws = task.config.strategy.staleness != 0
+        self._task = task
+        self._strategy = task.config.strategy
         self._comm = comm
         self._first_step = first_step
         self._folder = folder
@@ -58,7 +58,7 @@ class ServedRun:
         with comm.propagate_errors("reading the schedule"):
             if folder and self.draws and self._first_item:
                 self._schedule = load_schedule(folder).until(self._first_item)
-            self._recorded = self._read_recorded(setup.total_steps * comm.size)
+            self._recorded = self._read_recorded(task.total_steps * comm.size)
 
     def _read_recorded(self, items: int) -> Schedule | None:
         replay = self._strategy.replay
@@ -86,11 +86,11 @@ class ServedRun:
         self.client = Client(self._strategy, comm=self._comm, size=weights.size, dtype=weights.dtype)
         if self._comm.rank == 0:
             staleness, recorded = self._strategy.staleness, self._recorded
-            learning_rates = self._setup.scaled_learning_rates()
+            learning_rates = self._task.scaled_learning_rates()
             sources_of_servers = recorded.sources_after(self._first_item) if recorded else [None] * self._comm.servers
             openings = [
                 Opening(
-                    optimizer=self._setup.config.optimizer,
+                    optimizer=self._task.config.optimizer,
                     is_synchronous=not self.draws,
                     lead=staleness if isinstance(staleness, int) else None,
                     learning_rates=learning_rates,
@@ -142,11 +142,11 @@ class ServedRun:
     def _flat(self, optimizer: Weights) -> dict[str, np.ndarray]:
         """Return slot -> (weights,) of those slots that the optimizer has."""
         first = next(iter(self._shapes))
-        slots = [slot for slot in slot_names(self._setup.config.optimizer) if f"{first}.{slot}" in optimizer]
+        slots = [slot for slot in slot_names(self._task.config.optimizer) if f"{first}.{slot}" in optimizer]
         return {slot: np.concatenate([optimizer[f"{name}.{slot}"].ravel() for name in self._shapes]) for slot in slots}
 
     def sharing(self) -> SharingRecord:
         """Return what this worker exchanged in its updates; on rank 0 also how stale gradients were."""
         rank, servers = self._comm.rank, self._comm.servers
         schedule = self._schedule if self.draws and rank == 0 else None
-        return server_record(self._setup, self.client.meter, rank=rank, servers=servers, schedule=schedule)
+        return server_record(self._task, self.client.meter, rank=rank, servers=servers, schedule=schedule)

@@ -45,9 +45,9 @@ class Slowdown:
         self._step += 1
 
 
-def slowdown_of(setup: Task, *, rank: int) -> Slowdown | None:
+def slowdown_of(task: Task, *, rank: int) -> Slowdown | None:
     """Return what slows a rank down; None: nothing."""
-    straggler = setup.config.balance.straggler
+    straggler = task.config.balance.straggler
     if straggler is None or straggler.rank != rank or straggler.factor == 1:
         return None
-    return Slowdown(straggler, seed=setup.config.training.seed)
+    return Slowdown(straggler, seed=task.config.training.seed)

@@ -44,25 +44,25 @@ class Checkpointer:
 
     def __init__(
         self,
-        setup: Task,
+        task: Task,
         *,
         comm: Communicator,
         folder: Path | None,
         seconds: float = 0.0,
         membership: Membership | None = None,
     ) -> None:
-        self.setup = setup
+        self.task = task
         self.comm = comm
         self.folder = folder
         self._seconds = seconds
         self._membership = membership
-        minutes = setup.config.record.checkpoint_minutes
+        minutes = task.config.record.checkpoint_minutes
         self._schedule = None if minutes is None else CheckpointSchedule(minutes)
 
     def next_segment(self, steps_left: int) -> int:
         """Return the updates until a checkpoint or a commit may be due; where there are none, all that remain."""
         if self._membership:
-            steps_left = min(steps_left, self.setup.config.faults.commit_steps)
+            steps_left = min(steps_left, self.task.config.faults.commit_steps)
         if self._schedule is None:
             return steps_left
         with self._timed():
@@ -100,9 +100,9 @@ class Checkpointer:
         """
         with self._timed():
             weights = state.export_weights()
-            self.comm.check_same_weights(weights, when=f"after epoch {epoch}", cut=self.setup.partition.axes)
-            step = self.setup.steps_after(epoch)
-            ranks = self.comm.allgather(own) if self.setup.averaging.optimizers_differ_after(step) else []
+            self.comm.check_same_weights(weights, when=f"after epoch {epoch}", cut=self.task.partition.axes)
+            step = self.task.steps_after(epoch)
+            ranks = self.comm.allgather(own) if self.task.averaging.optimizers_differ_after(step) else []
             hashed = self._save(epoch, step, state, weights=weights, ranks=ranks)
             if self._schedule:
                 self._schedule.written()
@@ -120,7 +120,7 @@ class Checkpointer:
         """
         with self.comm.propagate_errors("removing old checkpoints"):
             if self.folder:
-                remove_old_checkpoints(self.folder, keep=self.setup.config.record.keep)
+                remove_old_checkpoints(self.folder, keep=self.task.config.record.keep)
         if self._membership:
             self._keep(self._at_end, trainer)
 
@@ -131,12 +131,12 @@ class Checkpointer:
     def _at_end(self, trainer: Trainer) -> Checkpoint:
         """Return the state at the end of the trainer's epoch, or, before the first, at the start."""
         state, epoch = trainer.state, trainer.epoch
-        return Checkpoint(epoch, self.setup.steps_after(epoch), state.export_weights(), state.export_optimizer())
+        return Checkpoint(epoch, self.task.steps_after(epoch), state.export_weights(), state.export_optimizer())
 
     def _inside(self, trainer: Trainer) -> Checkpoint:
         state, partial, finished = trainer.state, trainer.partial_epoch(), trainer.epoch - 1
-        weights, step = state.export_weights(), self.setup.steps_after(finished) + partial.steps
-        own = {weight.name: weights[weight.name] for weight in self.setup.spec.weights if not weight.trainable}
+        weights, step = state.export_weights(), self.task.steps_after(finished) + partial.steps
+        own = {weight.name: weights[weight.name] for weight in self.task.spec.weights if not weight.trainable}
         ranks = self.comm.allgather(replace(partial, weights=own))
         return Checkpoint(finished, step, weights, state.export_optimizer(), ranks, self._seconds)
 
@@ -160,13 +160,13 @@ class Checkpointer:
     def _save_inside(self, trainer: Trainer) -> None:
         weights, partial = trainer.state.export_weights(), trainer.partial_epoch()
         finished = trainer.epoch - 1
-        step = self.setup.steps_after(finished) + partial.steps
-        own = own_state(self.setup, trainer.state, step=step)
+        step = self.task.steps_after(finished) + partial.steps
+        own = own_state(self.task, trainer.state, step=step)
         if not own.weights:
-            names = [weight.name for weight in self.setup.spec.weights if weight.trainable and weight.name in weights]
+            names = [weight.name for weight in self.task.spec.weights if weight.trainable and weight.name in weights]
             trained = {name: weights[name] for name in names}
             when = f"after step {partial.steps} of epoch {trainer.epoch}"
-            self.comm.check_same_weights(trained, when=when, cut=self.setup.partition.axes)
+            self.comm.check_same_weights(trained, when=when, cut=self.task.partition.axes)
             own = replace(own, weights={name: array for name, array in weights.items() if name not in trained})
         ranks = self.comm.allgather(replace(partial, weights=own.weights, optimizer_state=own.optimizer_state))
         self._save(finished, step, trainer.state, weights=weights, ranks=ranks)
@@ -183,7 +183,7 @@ class Checkpointer:
         hashed = ""
         with (
             self.comm.propagate_errors("writing the checkpoint"),
-            whole_arrays(weights, optimizer, partition=self.setup.partition, comm=self.comm) as whole,
+            whole_arrays(weights, optimizer, partition=self.task.partition, comm=self.comm) as whole,
         ):
             if self.folder:
                 checkpoint = Checkpoint(epoch, step, {}, {}, ranks, self._seconds)
@@ -200,9 +200,9 @@ class Checkpointer:
             self._seconds += time.perf_counter() - started
 
 
-def own_state(setup: Task, state: TrainingState, *, step: int) -> PartialEpoch:
+def own_state(task: Task, state: TrainingState, *, step: int) -> PartialEpoch:
     """Return the weights and optimizer state of this rank after an update of the run, where other ranks have others."""
     return PartialEpoch(
-        weights=state.export_weights() if setup.averaging.weights_differ_after(step) else {},
-        optimizer_state=state.export_optimizer() if setup.averaging.optimizers_differ_after(step) else {},
+        weights=state.export_weights() if task.averaging.weights_differ_after(step) else {},
+        optimizer_state=state.export_optimizer() if task.averaging.optimizers_differ_after(step) else {},
     )

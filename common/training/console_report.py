@@ -29,37 +29,37 @@ _SHOWN = {
 _OTHER = {"torch": "keras", "keras": "torch"}
 
 
-def start_lines(setup: Task, world: World, *, record: RunRecord, folder: Path) -> list[str]:
+def start_lines(task: Task, world: World, *, record: RunRecord, folder: Path) -> list[str]:
     """Return what is trained, how and where; with `--verbose` also the layers and all settings.
 
     Args:
         record: of the run, for framework and versions.
         folder: of the run.
     """
-    config, validation = setup.config, len(setup.validation_indices)
+    config, validation = task.config, len(task.validation_indices)
     lines = [
         _ranks_line(world, framework=record.framework, packages=_packages(record)),
-        f"data: {setup.dataset.name}, {len(setup.training_indices):,} training, "
-        f"{f'{validation:,}' if validation else 'no'} validation, {len(setup.dataset.test.labels):,} test images",
-        f"model: {setup.spec.name}, {setup.spec.parameters:,} parameters{_parts(setup)}",
-        f"batch: {_batch(setup)} = {setup.samples_per_update} images per update; {setup.steps_per_epoch:,} updates per "
-        f"epoch, {setup.total_steps:,} in total{_left_over(setup)}",
-        f"optimizer: {_optimizer(setup)}",
-        *_group_lines(setup),
+        f"data: {task.dataset.name}, {len(task.training_indices):,} training, "
+        f"{f'{validation:,}' if validation else 'no'} validation, {len(task.dataset.test.labels):,} test images",
+        f"model: {task.spec.name}, {task.spec.parameters:,} parameters{_parts(task)}",
+        f"batch: {_batch(task)} = {task.samples_per_update} images per update; {task.steps_per_epoch:,} updates per "
+        f"epoch, {task.total_steps:,} in total{_left_over(task)}",
+        f"optimizer: {_optimizer(task)}",
+        *_group_lines(task),
         f"settings: {_changed(config) or 'defaults'}",
         f"run folder: {folder}",
     ]
     if config.record.verbose:
-        lines += [layer_table(setup.spec), *_part_lines(setup)]
+        lines += [layer_table(task.spec), *_part_lines(task)]
         for subject, values in config.as_dict().items():
             lines.append(f"{subject}: " + ", ".join(f"{name} {value}" for name, value in values.items()))
     return lines
 
 
-def warning_lines(setup: Task, world: World) -> list[str]:
+def warning_lines(task: Task, world: World) -> list[str]:
     """Return what may surprise in the run, or makes its timings invalid: a line for each cause."""
-    config = setup.config
-    causes = [*setup.dataset.notes, *onednn_notes(config.model.onednn, world.onednn or [])]
+    config = task.config
+    causes = [*task.dataset.notes, *onednn_notes(config.model.onednn, world.onednn or [])]
     if config.record.profile:
         causes.append("a profiled run waits for the device after each part of a step. Timings are invalid")
     if config.device.share_gpu:
@@ -116,20 +116,20 @@ def _packages(record: RunRecord) -> Mapping[str, str]:
     return record.environment.packages if isinstance(record.environment, Environment) else {}
 
 
-def _parts(setup: Task) -> str:
-    if setup.config.parts.model_ranks:
-        return f", each layer split over {setup.config.parts.model_ranks} ranks"
-    return f", in {setup.config.parts.stages} stages" if setup.config.parts.stages else ""
+def _parts(task: Task) -> str:
+    if task.config.parts.model_ranks:
+        return f", each layer split over {task.config.parts.model_ranks} ranks"
+    return f", in {task.config.parts.stages} stages" if task.config.parts.stages else ""
 
 
-def _left_over(setup: Task) -> str:
-    dropped = setup.dropped_samples
+def _left_over(task: Task) -> str:
+    dropped = task.dropped_samples
     return f"; the last {dropped} images of each epoch are dropped" if dropped else ""
 
 
-def _optimizer(setup: Task) -> str:
-    config, rate = setup.config, setup.config.optimizer.learning_rate
-    highest, epochs = float(max(setup.scaled_learning_rates(), default=rate)), config.schedule.warmup_epochs
+def _optimizer(task: Task) -> str:
+    config, rate = task.config, task.config.optimizer.learning_rate
+    highest, epochs = float(max(task.scaled_learning_rates(), default=rate)), config.schedule.warmup_epochs
     words = [_OPTIMIZERS[config.optimizer.optimizer]]
     if config.optimizer.optimizer == "sgd" and config.optimizer.momentum:
         words.append(f"momentum {config.optimizer.momentum:g}")
@@ -145,63 +145,63 @@ def _changed(config: Config) -> str:
     return ", ".join(f"{name.replace('_', ' ')} {value}" for _, name, _, value in changes if name not in _SHOWN)
 
 
-def _part_lines(setup: Task) -> list[str]:
+def _part_lines(task: Task) -> list[str]:
     """Return what each rank of a copy holds, where a copy is divided among several."""
-    if setup.config.parts.model_ranks:
-        part = setup.partition.parts[0]
-        of_rank = f"{part.parameters:,} parameters and {_share(part, setup)} of the multiply-adds"
-        return [f"split: each of {setup.config.parts.model_ranks} ranks holds {of_rank}"]
-    if not setup.config.parts.stages:
+    if task.config.parts.model_ranks:
+        part = task.partition.parts[0]
+        of_rank = f"{part.parameters:,} parameters and {_share(part, task)} of the multiply-adds"
+        return [f"split: each of {task.config.parts.model_ranks} ranks holds {of_rank}"]
+    if not task.config.parts.stages:
         return []
     lines = []
-    for number, part in enumerate(setup.partition.parts):
+    for number, part in enumerate(task.partition.parts):
         values = math.prod(part.rows[-1].output_shape)
-        sent = f"; {values:,} values per image are passed on" if part.rows[-1] is not setup.spec.rows[-1] else ""
+        sent = f"; {values:,} values per image are passed on" if part.rows[-1] is not task.spec.rows[-1] else ""
         lines.append(
             f"stage {number}: {part.rows[0].layer.name} to {part.rows[-1].layer.name}, {part.parameters:,} parameters, "
-            f"{_share(part, setup)} of the multiply-adds{sent}"
+            f"{_share(part, task)} of the multiply-adds{sent}"
         )
     return lines
 
 
-def _group_lines(setup: Task) -> list[str]:
+def _group_lines(task: Task) -> list[str]:
     """Return the choice of `--gradient-groups auto` and what it was chosen by."""
-    if not setup.groups:
+    if not task.groups:
         return []
-    times = ", ".join(f"{name} {value:.4g}" for name, value in setup.groups.milliseconds.items())
+    times = ", ".join(f"{name} {value:.4g}" for name, value in task.groups.milliseconds.items())
     why = f"milliseconds per update: {times}" if times else "one rank exchanges nothing"
-    return [f"gradient groups: {setup.groups.chosen} ({why})"]
+    return [f"gradient groups: {task.groups.chosen} ({why})"]
 
 
-def _share(part: ModelSpec, setup: Task) -> str:
-    return f"{100 * part.multiply_adds / setup.spec.multiply_adds:.0f} %"
+def _share(part: ModelSpec, task: Task) -> str:
+    return f"{100 * part.multiply_adds / task.spec.multiply_adds:.0f} %"
 
 
-def _batch(setup: Task) -> str:
-    if setup.config.strategy.replicas:
-        return f"{setup.config.training.batch_size} x {counted(setup.copies, 'replica')}"
-    sizes = setup.samples_of_ranks
+def _batch(task: Task) -> str:
+    if task.config.strategy.replicas:
+        return f"{task.config.training.batch_size} x {counted(task.copies, 'replica')}"
+    sizes = task.samples_of_ranks
     if len(set(sizes)) == 1:
-        passes = setup.config.device.backward_passes_per_step
+        passes = task.config.device.backward_passes_per_step
         of_passes = f" x {passes} backward passes" if passes > 1 else ""
         copies = (
             counted(len(sizes), "rank")
-            if setup.config.parts.count == 1
+            if task.config.parts.count == 1
             else f"{len(sizes)} cop{'y' if len(sizes) == 1 else 'ies'} of the model"
         )
         return f"{sizes[0] // passes} x {copies}{of_passes}"
-    how = ", measured" if setup.config.balance.shares == "auto" else ""
+    how = ", measured" if task.config.balance.shares == "auto" else ""
     return f"{' + '.join(map(str, sizes))} (one part per rank{how})"
 
 
-def epoch_line(setup: Task, epochs: Sequence[EpochRecord]) -> str:
+def epoch_line(task: Task, epochs: Sequence[EpochRecord]) -> str:
     """Return the line of the last of these epochs, with the remaining time estimated from the mean of all epochs."""
     record = epochs[-1]
     spent = [recorded_sum([epoch.training_seconds, epoch.validation_seconds]) for epoch in epochs]
-    left = _number(recorded_sum(spent)) / len(epochs) * (setup.epochs - record.epoch)
-    width = len(str(setup.epochs))
+    left = _number(recorded_sum(spent)) / len(epochs) * (task.epochs - record.epoch)
+    width = len(str(task.epochs))
     parts = [
-        f"epoch {record.epoch:{width}}/{setup.epochs}",
+        f"epoch {record.epoch:{width}}/{task.epochs}",
         f"train loss {_number(record.training_loss):.4f}",
         f"train accuracy {100 * _number(record.training_accuracy):5.2f} %",
     ]

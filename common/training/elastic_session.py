@@ -54,7 +54,7 @@ class ElasticSession(Session):
         copies: int = self.comm.broadcast(recorded) or self.membership.first_size
         return copies
 
-    def start(self, setup: Task, **device: Any) -> Checkpoint | None:
+    def start(self, task: Task, **device: Any) -> Checkpoint | None:
         """Open the run folder, or go on with that of the ranks before; return the checkpoint to go on from.
 
         Args:
@@ -64,15 +64,15 @@ class ElasticSession(Session):
             UserError: the run folder cannot be opened; on all ranks.
         """
         commit = self.membership.commit
-        checkpoint = self._go_on(setup, commit, **device) if commit else super().start(setup, **device)
+        checkpoint = self._go_on(task, commit, **device) if commit else super().start(task, **device)
         if checkpoint and checkpoint.ranks:
-            before = setup.shared_by(len(checkpoint.ranks))
-            checkpoint = shared_anew(checkpoint, before=before, after=setup.shares)
+            before = task.shared_by(len(checkpoint.ranks))
+            checkpoint = shared_anew(checkpoint, before=before, after=task.shares)
         if commit is None:
             folder: Path = self.comm.broadcast(self.recorder.folder)
             # The run can go on even if a rank ends before the first update.
             self.membership.commit = Commit(
-                folder=folder, first_copies=setup.first_copies, checkpoint=checkpoint, made_at=time.time()
+                folder=folder, first_copies=task.first_copies, checkpoint=checkpoint, made_at=time.time()
             )
         recorder, onednn = self.recorder, self.world.onednn
         self.membership.report = lambda change: recorder.add_change(replace(change, onednn=onednn))
@@ -106,7 +106,7 @@ class ElasticSession(Session):
         if checkpoint is None:
             checkpointer.keep_start(trainer)
         self.membership.count = lambda: (
-            self.setup.steps_after(trainer.epoch - 1) + trainer.updates_done if trainer.epoch else 0
+            self.task.steps_after(trainer.epoch - 1) + trainer.updates_done if trainer.epoch else 0
         )
         return checkpointer
 
@@ -129,18 +129,18 @@ class ElasticSession(Session):
         test = replace(test, seconds=test.seconds + self._lost_seconds())
         super().finish(trainer, test, *arguments, **options)
 
-    def _go_on(self, setup: Task, commit: Commit, **device: Any) -> Checkpoint | None:
+    def _go_on(self, task: Task, commit: Commit, **device: Any) -> Checkpoint | None:
         """Open the record of a run that other ranks began; return what they have kept."""
-        self.setup = setup
+        self.task = task
         self._on_gpu = device["gpu"] is not None
         self._start_watch()
         self.world = self._world(**device)
-        for note in onednn_notes(setup.config.model.onednn, self.world.onednn or []):
+        for note in onednn_notes(task.config.model.onednn, self.world.onednn or []):
             self.console.line(warning(note))
         with self.comm.propagate_errors("opening the run folder"):
             if self.comm.rank == 0:
                 writer = reopen_run_folder(commit.folder, epochs=commit.checkpoint.epoch if commit.checkpoint else 0)
-                self.recorder = RunRecorder(writer, setup=setup, console=self.console)
+                self.recorder = RunRecorder(writer, task=task, console=self.console)
         return commit.checkpoint
 
     def _world(self, **device: Any) -> World:

@@ -32,7 +32,7 @@ from common.training.resume import Standing, check_replayed, read_resumable_run
 
 
 def open_run_folder(
-    setup: Task, world: World, *, framework: str, standing: Standing | None, console: Console
+    task: Task, world: World, *, framework: str, standing: Standing | None, console: Console
 ) -> tuple[RunWriter, Checkpoint | None]:
     """Create or resume the run folder; return its writer and, if resumed, the checkpoint.
 
@@ -42,7 +42,7 @@ def open_run_folder(
     Raises:
         UserError: the folder exists, cannot be written or cannot be resumed.
     """
-    config = setup.config
+    config = task.config
     if config.strategy.replay:
         check_replayed(config, framework=framework)
     new_folder = _new_folder(config, framework=framework, size=world.size)
@@ -50,13 +50,13 @@ def open_run_folder(
         place = set_aside(new_folder)
         console.line(f"a run of this name cannot be resumed: its folder was moved to {place}")
     if config.record.resume is None and standing != "to be resumed":
-        first = weights_hash(setup.first_arrays())
-        return RunWriter.create(new_folder, _new_record(setup, world, framework=framework, first_weights=first)), None
+        first = weights_hash(task.first_arrays())
+        return RunWriter.create(new_folder, _new_record(task, world, framework=framework, first_weights=first)), None
     folder = Path(config.record.resume) if config.record.resume else new_folder
-    run, checkpoint = read_resumable_run(folder, framework=framework, setup=setup)
+    run, checkpoint = read_resumable_run(folder, framework=framework, task=task)
     assert isinstance(run.record.hashes, Hashes), "a run that is resumed was measured"
     kept = run.record.hashes.initial_weights  # where they came from may be gone
-    record = _new_record(setup, world, framework=framework, first_weights=kept)
+    record = _new_record(task, world, framework=framework, first_weights=kept)
     assert isinstance(record.status, Status)
     assert isinstance(run.record.status, Status), "a run that is resumed was measured"
     status = replace(
@@ -99,39 +99,39 @@ def _new_folder(config: Config, *, framework: str, size: int) -> Path:
     return config.record.folder(config.record.name or f"{framework}-{model}-{dataset}-np{size}-{stamp}")
 
 
-def _new_record(setup: Task, world: World, *, framework: str, first_weights: str | NotRecorded) -> RunRecord:
+def _new_record(task: Task, world: World, *, framework: str, first_weights: str | NotRecorded) -> RunRecord:
     environment = describe_environment()
     return RunRecord(
         schema_version=SCHEMA_VERSION,
         origin="measured",
         framework=framework,
-        config=setup.config,
+        config=task.config,
         environment=environment,
-        site=setup.config.record.site,
+        site=task.config.record.site,
         world=world,
         data=DataRecord(
-            name=setup.dataset.name,
-            training_samples=len(setup.training_indices),
-            validation_samples=len(setup.validation_indices),
-            test_samples=len(setup.dataset.test.labels),
-            dropped_samples_per_epoch=setup.dropped_samples,
-            global_batch_size=setup.samples_per_update,
-            batch_sizes=list(setup.samples_of_ranks),
-            steps_per_epoch=setup.steps_per_epoch,
-            image_shape=setup.dataset.image_shape,
-            class_names=list(setup.dataset.class_names),
-            mean=list(setup.dataset.mean),
-            standard_deviation=list(setup.dataset.standard_deviation),
+            name=task.dataset.name,
+            training_samples=len(task.training_indices),
+            validation_samples=len(task.validation_indices),
+            test_samples=len(task.dataset.test.labels),
+            dropped_samples_per_epoch=task.dropped_samples,
+            global_batch_size=task.samples_per_update,
+            batch_sizes=list(task.samples_of_ranks),
+            steps_per_epoch=task.steps_per_epoch,
+            image_shape=task.dataset.image_shape,
+            class_names=list(task.dataset.class_names),
+            mean=list(task.dataset.mean),
+            standard_deviation=list(task.dataset.standard_deviation),
         ),
         model=ModelRecord(
-            name=setup.spec.name,
-            outputs=setup.spec.outputs,
-            parameters=setup.spec.parameters,
-            multiply_adds_per_image=setup.spec.multiply_adds,
-            forecast_bytes=setup.forecast_bytes,
+            name=task.spec.name,
+            outputs=task.spec.outputs,
+            parameters=task.spec.parameters,
+            multiply_adds_per_image=task.spec.multiply_adds,
+            forecast_bytes=task.forecast_bytes,
         ),
-        groups=setup.groups,
-        hashes=Hashes(initial_weights=first_weights, sample_order=setup.sample_order_hash),
+        groups=task.groups,
+        hashes=Hashes(initial_weights=first_weights, sample_order=task.sample_order_hash),
         status=Status(
             state="running",
             host=environment.host,

@@ -59,12 +59,12 @@ class NullRecorder:
 class RunRecorder(NullRecorder):
     """Writes and prints what was measured over all ranks."""
 
-    def __init__(self, writer: RunWriter, *, setup: Task, console: Console) -> None:
+    def __init__(self, writer: RunWriter, *, task: Task, console: Console) -> None:
         self.folder = writer.folder
         self._writer = writer
-        self._setup = setup
+        self._task = task
         self._console = console
-        self._stopping = StoppingRule(setup.config.training)
+        self._stopping = StoppingRule(task.config.training)
 
     def add_initial_test(self, test: Measured) -> None:
         """Record the test before training, over all ranks."""
@@ -82,8 +82,8 @@ class RunRecorder(NullRecorder):
         """
         record = EpochRecord(
             epoch=epoch,
-            steps=self._setup.steps_of_epoch(epoch),
-            learning_rate=float(self._setup.scaled_learning_rates()[self._setup.steps_after(epoch) - 1]),
+            steps=self._task.steps_of_epoch(epoch),
+            learning_rate=float(self._task.scaled_learning_rates()[self._task.steps_after(epoch) - 1]),
             training_loss=training.sums.mean_loss,
             training_accuracy=training.sums.accuracy,
             validation_loss=validation.sums.mean_loss,
@@ -96,17 +96,17 @@ class RunRecorder(NullRecorder):
             weights_hash=saved.weights_hash,
         )
         self._writer.add_epoch(record)
-        if self._setup.config.record.tensorboard:
+        if self._task.config.record.tensorboard:
             with user_errors("writing TensorBoard events"):
                 write_scalars(self._writer.folder, record)
-        self._console.line(epoch_line(self._setup, self._writer.epochs))
+        self._console.line(epoch_line(self._task, self._writer.epochs))
         reason = self._stopping.reason_to_stop(self._writer.epochs)
-        if reason and self._setup.steps_after(epoch) < self._setup.total_steps:
+        if reason and self._task.steps_after(epoch) < self._task.total_steps:
             self._console.line(reason)
 
     def should_stop(self, step: int) -> bool:
         """Return whether the run ends after update `step`: it was the last, or a stopping rule says so."""
-        return step >= self._setup.total_steps or self._stopping.reason_to_stop(self._writer.epochs) is not None
+        return step >= self._task.total_steps or self._stopping.reason_to_stop(self._writer.epochs) is not None
 
     def finish(self, test: Measured, *, weights: ArrayStream, startup_seconds: float, isolation: Interference,
                metered: Metered | None, profile: StepProfile | None,
@@ -127,7 +127,7 @@ class RunRecorder(NullRecorder):
             OSError: full disk, missing permission.
         """
         final = save_weights(self._writer.folder / WEIGHTS_FILE, weights)
-        totals = run_totals(self._setup, self._writer.epochs, test=test, startup_seconds=startup_seconds)
+        totals = run_totals(self._task, self._writer.epochs, test=test, startup_seconds=startup_seconds)
         assert isinstance(self._writer.record.hashes, Hashes)
         hashes = replace(self._writer.record.hashes, final_weights=final)
         if metered:

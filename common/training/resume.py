@@ -221,7 +221,7 @@ def _check_framework(record: RunRecord, *, framework: str, folder: Path) -> None
         )
 
 
-def read_resumable_run(folder: Path, *, framework: str, setup: Task) -> tuple[Run, Checkpoint]:
+def read_resumable_run(folder: Path, *, framework: str, task: Task) -> tuple[Run, Checkpoint]:
     """Return the recorded run, and the checkpoint to resume it from.
 
     Raises:
@@ -233,19 +233,19 @@ def read_resumable_run(folder: Path, *, framework: str, setup: Task) -> tuple[Ru
     if run.state == "running":
         raise _still_runs(folder)
     size = old.world.size + old.world.servers if isinstance(old.world, World) else None
-    if size != setup.processes and not setup.config.faults.elastic:
+    if size != task.processes and not task.config.faults.elastic:
         raise UserError(
             "the run was started with a different number of ranks. "
-            f"Received: -np {setup.processes}. Start it with -np {size or 'unknown'}"
+            f"Received: -np {task.processes}. Start it with -np {size or 'unknown'}"
         )
-    checkpoint = load_newest_checkpoint(folder, spec=setup.spec, recorded_epochs=len(run.epochs))
-    if isinstance(old.hashes, Hashes) and old.hashes.sample_order != setup.sample_order_hash:
+    checkpoint = load_newest_checkpoint(folder, spec=task.spec, recorded_epochs=len(run.epochs))
+    if isinstance(old.hashes, Hashes) and old.hashes.sample_order != task.sample_order_hash:
         raise UserError(
             f"the samples of the data set have changed since the run started. Received: --resume {folder}, "
-            f"{setup.dataset.name}. Restore the data, or start a new run"
+            f"{task.dataset.name}. Restore the data, or start a new run"
         )
     # A run that ended between its last checkpoint and the test is resumed for the test alone.
-    is_trained = checkpoint.step >= setup.total_steps
+    is_trained = checkpoint.step >= task.total_steps
     if checkpoint.steps_inside:
         if "losses_of_places" not in checkpoint.ranks[0].state:
             raise UserError(
@@ -255,10 +255,10 @@ def read_resumable_run(folder: Path, *, framework: str, setup: Task) -> tuple[Ru
         if is_trained:
             raise UserError(
                 f"the checkpoint is inside an epoch, after update {checkpoint.step}. Received: settings that end "
-                f"after update {setup.total_steps}. Give more --epochs or --max-steps"
+                f"after update {task.total_steps}. Give more --epochs or --max-steps"
             )
         return run, checkpoint
-    if checkpoint.step != checkpoint.epoch * setup.steps_per_epoch and (not is_trained or run.state == "finished"):
+    if checkpoint.step != checkpoint.epoch * task.steps_per_epoch and (not is_trained or run.state == "finished"):
         raise UserError(
             f"the last epoch was cut short by --max-steps and cannot be resumed. Received: --resume {folder}. "
             "Start a new run"

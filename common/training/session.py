@@ -63,7 +63,7 @@ class Session:
 
     def start(
         self,
-        setup: Task,
+        task: Task,
         *,
         device: str,
         gpu: str | None,
@@ -84,20 +84,20 @@ class Session:
             UserError: the run folder exists, cannot be written or cannot be resumed; on all ranks.
             AlreadyFinished: `--resume-or-start` found a finished run; on all ranks.
         """
-        self.setup = setup
+        self.task = task
         self._on_gpu = gpu is not None
         self._start_watch()
-        config = setup.config
+        config = task.config
         standing = self._look_at_run(config) if config.record.resume_or_start else None
         self.world = self._world(device=device, gpu=gpu, threads=threads, onednn=onednn, pinned_memory=pinned_memory)
         checkpoint = None
         with self.comm.propagate_errors("opening the run folder"):
             if self.comm.rank == 0:
                 writer, checkpoint = open_run_folder(
-                    setup, self.world, framework=self.framework, standing=standing, console=self.console
+                    task, self.world, framework=self.framework, standing=standing, console=self.console
                 )
-                self.recorder = RunRecorder(writer, setup=setup, console=self.console)
-                lines = start_lines(setup, self.world, record=writer.record, folder=writer.folder)
+                self.recorder = RunRecorder(writer, task=task, console=self.console)
+                lines = start_lines(task, self.world, record=writer.record, folder=writer.folder)
                 self.console.line("\n".join(lines))
         if config.device.memory_limit is not None:
             watch_memory(config.device.memory_limit, comm=self.comm, end=self._end_now, end_by_rank_0=announce_failure)
@@ -111,7 +111,7 @@ class Session:
         return None
 
     def _start_watch(self) -> None:
-        config = self.setup.config.faults
+        config = self.task.config.faults
         start_watch(config, comm=self.comm, end=self._end_hanging, fail=self._end_now)
 
     def _end_hanging(self, reason: str) -> None:
@@ -157,7 +157,7 @@ class Session:
             gpus=list(gpus),
             onednn=list(onednn_of_ranks),
             launcher=launcher_of(os.environ),
-            pinned_memory=pinned_memory or self.setup.config.device.pinned_memory,
+            pinned_memory=pinned_memory or self.task.config.device.pinned_memory,
             at_once=runs_at_once(),
         )
 
@@ -173,7 +173,7 @@ class Session:
         The host is looked at before all ranks meet here, so that none waits for it in its training time.
         """
         self._interference.start()
-        lines = warning_lines(self.setup, self.world)
+        lines = warning_lines(self.task, self.world)
         if self._interference.other_processes:
             names = "; ".join(self._interference.other_processes)
             lines.append(warning(f"other programs use this machine: {names}. Times may be longer"))
@@ -184,7 +184,7 @@ class Session:
     def timeline_file(self) -> Path | None:
         """Return where Horovod writes its timeline, on all ranks; None if it was not asked for."""
         folder = self.recorder.folder
-        wanted = folder is not None and self.setup.config.record.horovod_timeline
+        wanted = folder is not None and self.task.config.record.horovod_timeline
         file: Path | None = self.comm.broadcast(folder / TIMELINE_FILE if folder and wanted else None)
         return file
 
@@ -196,7 +196,7 @@ class Session:
     def _checkpointer(self, checkpoint: Checkpoint | None) -> Checkpointer:
         seconds = checkpoint.checkpoint_seconds if checkpoint else 0.0
         return Checkpointer(
-            self.setup, comm=self.comm, folder=self.recorder.folder, seconds=seconds, membership=self.membership
+            self.task, comm=self.comm, folder=self.recorder.folder, seconds=seconds, membership=self.membership
         )
 
     def progress_bar(self, epoch: int, *, done: int) -> Callable[[int], object]:
@@ -206,8 +206,8 @@ class Session:
             epoch: its number, from 1.
             done: steps of it that were trained before the run was resumed.
         """
-        title = f"epoch {epoch}/{self.setup.epochs}"
-        advance = self.console.steps(self.setup.steps_of_epoch(epoch), title=title, done=done)
+        title = f"epoch {epoch}/{self.task.epochs}"
+        advance = self.console.steps(self.task.steps_of_epoch(epoch), title=title, done=done)
 
         def advance_and_note(steps: int) -> None:
             advance(steps)
@@ -231,7 +231,7 @@ class Session:
         training = replace(training, seconds=training.seconds + self._lost_seconds())
         with self.comm.propagate_errors("writing the record"):
             self.recorder.add_epoch(epoch, training, validation, saved=saved)
-        return bool(self.comm.broadcast(self.recorder.should_stop(self.setup.steps_after(epoch))))
+        return bool(self.comm.broadcast(self.recorder.should_stop(self.task.steps_after(epoch))))
 
     def _lost_seconds(self) -> float:
         """Return the training time of an epoch that no rank has measured."""
@@ -267,7 +267,7 @@ class Session:
         weights = trainer.state.export_weights()
         with (
             self.comm.propagate_errors("writing the final weights"),
-            whole_arrays(weights, partition=self.setup.partition, comm=self.comm) as (whole,),
+            whole_arrays(weights, partition=self.task.partition, comm=self.comm) as (whole,),
         ):
             self.recorder.finish(
                 test,

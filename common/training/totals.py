@@ -14,16 +14,16 @@ from common.training.stopping import StoppingRule
 Figure = float | NotRecorded
 
 
-def run_totals(setup: Task, epochs: Sequence[EpochRecord], *, test: Measured, startup_seconds: float) -> Totals:
+def run_totals(task: Task, epochs: Sequence[EpochRecord], *, test: Measured, startup_seconds: float) -> Totals:
     """Return the totals.
 
     Args:
-        setup: of the run.
+        task: of the run.
         epochs: all of the run, resumed parts included.
         test: over all ranks.
         startup_seconds: of the slowest rank.
     """
-    reached = StoppingRule(setup.config.training).epochs_to_target(epochs)
+    reached = StoppingRule(task.config.training).epochs_to_target(epochs)
     to_target = [figure for epoch in epochs[:reached] for figure in (epoch.training_seconds, epoch.validation_seconds)]
     return Totals(
         epochs=len(epochs),
@@ -32,14 +32,14 @@ def run_totals(setup: Task, epochs: Sequence[EpochRecord], *, test: Measured, st
         training_seconds=recorded_sum(epoch.training_seconds for epoch in epochs),
         validation_seconds=recorded_sum(epoch.validation_seconds for epoch in epochs),
         test_seconds=test.seconds,
-        images_per_second=_throughput(setup, epochs),
+        images_per_second=_throughput(task, epochs),
         test_loss=test.sums.mean_loss,
         test_accuracy=test.sums.accuracy,
         epochs_to_target=reached,
         seconds_to_target=None if reached is None else recorded_sum(to_target),
         data_wait_seconds=recorded_sum(epoch.data_wait_seconds for epoch in epochs),
         first_epoch_seconds=epochs[0].training_seconds if epochs else None,
-        steady_images_per_second=_throughput(setup, epochs[1:]),
+        steady_images_per_second=_throughput(task, epochs[1:]),
         queue_seconds=queue_seconds(os.environ),
         launch_seconds=launch_seconds(os.environ, process_began=process_start()),
     )
@@ -55,8 +55,8 @@ def recorded_sum(figures: Iterable[Figure]) -> Figure:
     return total
 
 
-def _throughput(setup: Task, epochs: Sequence[EpochRecord]) -> Figure | None:
+def _throughput(task: Task, epochs: Sequence[EpochRecord]) -> Figure | None:
     seconds = recorded_sum(epoch.training_seconds for epoch in epochs)
     if isinstance(seconds, NotRecorded):
         return seconds
-    return images_per_second(sum(epoch.steps for epoch in epochs) * setup.samples_per_update, seconds)
+    return images_per_second(sum(epoch.steps for epoch in epochs) * task.samples_per_update, seconds)

@@ -94,17 +94,17 @@ def run(options: argparse.Namespace) -> int:
     controller = settings.strategy.controller(options.controller)
     command = start.command(program, np=options.np, controller=controller, arguments=options.trainer_arguments)
     try:
-        setup = check_settings(settings, framework=options.framework, size=options.np)
+        task = check_settings(settings, framework=options.framework, size=options.np)
     except AlreadyFinished as done:
         print(done)
         return 0
     if options.find_largest_batch:
-        return _find_largest_batch(options, settings, setup)
+        return _find_largest_batch(options, settings, task)
     print(shlex.join(command), flush=True)
     if options.dry_run:
         return 0
     start.check(np=options.np)
-    return _run(command, setup.config, restarts=options.restarts, environment=trainer_environment())
+    return _run(command, task.config, restarts=options.restarts, environment=trainer_environment())
 
 
 def _settings(start: Launcher, arguments: Sequence[str], *, program: str) -> Config:
@@ -193,7 +193,7 @@ def _state_of_run(settings: Config) -> RunState | None:
         return None
 
 
-def _find_largest_batch(options: argparse.Namespace, settings: Config, setup: Task) -> int:
+def _find_largest_batch(options: argparse.Namespace, settings: Config, task: Task) -> int:
     if settings.record.resume:
         raise UserError(
             f"a resumed run keeps its batch. Received: --find-largest-batch and --resume {settings.record.resume}. "
@@ -204,7 +204,7 @@ def _find_largest_batch(options: argparse.Namespace, settings: Config, setup: Ta
             f"--memory-gb is out of range. Received: --memory-gb {options.memory_gb}. Give gigabytes above 0, such as 8"
         )
     found = find_largest_batch(
-        setup,
+        task,
         framework=options.framework,
         controller=options.controller,
         arguments=options.trainer_arguments,
@@ -217,13 +217,13 @@ def check_settings(settings: Config, *, framework: str, size: int, first_copies:
     """Fetch the data if needed and check all that can be checked before ranks are started.
 
     Returns:
-        The run setup as each rank will see it.
+        The run task as each rank will see it.
 
     Raises:
         UserError: something does not fit together.
         AlreadyFinished: `--resume-or-start` found a finished run.
     """
-    setup = prepare(settings, ranks=size, first_copies=first_copies)
+    task = prepare(settings, ranks=size, first_copies=first_copies)
     record = settings.record
     folder = Path(record.resume) if record.resume else record.folder(record.name or "new")
     standing = None
@@ -232,9 +232,9 @@ def check_settings(settings: Config, *, framework: str, size: int, first_copies:
         if standing == "finished":
             raise AlreadyFinished(settings)
     if record.resume or standing == "to be resumed":
-        read_resumable_run(folder, framework=framework, setup=setup)
+        read_resumable_run(folder, framework=framework, task=task)
     elif standing != "to be set aside":
         check_new_folder(folder)
     if shutil.which("nvidia-smi") is None:  # where it is, the ranks look, as they see the devices
         choose_gpu([], config=settings.device, local_rank=0, local_size=size)
-    return setup
+    return task

@@ -5,7 +5,7 @@ import sys
 
 import numpy as np
 import pytest
-from builders import make_config, make_setup, write_trained_run
+from builders import make_config, make_task, write_trained_run
 from extras import environment_with_extras
 from frameworks import call
 from jobs import relative_difference
@@ -35,10 +35,10 @@ def runs(tmp_path_factory):
     folder = tmp_path_factory.mktemp("models") / "runs"
     for number, (model, (height, width, channels, classes)) in enumerate(IMAGES.items()):
         data = {"dataset": f"synthetic:120x{height}x{width}x{channels}x{classes}"}
-        setup = make_setup(make_config(folder, data=data, model={"model": model}))
-        weights = {name: array.astype(np.float32) for name, array in parity_cases.random_weights(setup.spec).items()}
-        run = write_trained_run(folder / model, setup, weights, framework=TARGETS[number % 2])
-        images = np.asarray(setup.dataset.test.images)
+        task = make_task(make_config(folder, data=data, model={"model": model}))
+        weights = {name: array.astype(np.float32) for name, array in parity_cases.random_weights(task.spec).items()}
+        run = write_trained_run(folder / model, task, weights, framework=TARGETS[number % 2])
+        images = np.asarray(task.dataset.test.images)
         np.save(run / "images.npy", normalize(images, read_trained_model(run).table(images.dtype)))
     for target in TARGETS[:2]:
         call(target, "export_worker:export_all", target, str(folder), folder=folder)

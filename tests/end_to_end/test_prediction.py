@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from builders import DATASET, make_config, make_record, make_setup, random_weights, write_trained_run
+from builders import DATASET, make_config, make_record, make_task, random_weights, write_trained_run
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
@@ -114,19 +114,19 @@ def test_a_run_of_images_that_no_file_holds_is_refused(tmp_path):
 @pytest.fixture
 def run(tmp_path):
     """The folder of a finished run."""
-    setup = make_setup(make_config(tmp_path))
-    folder = write_trained_run(tmp_path / "run", setup, random_weights(setup, seed=2))
-    save_checkpoint(folder, Checkpoint(1, 4, random_weights(setup, seed=1), {}))
+    task = make_task(make_config(tmp_path))
+    folder = write_trained_run(tmp_path / "run", task, random_weights(task, seed=2))
+    save_checkpoint(folder, Checkpoint(1, 4, random_weights(task, seed=1), {}))
     return folder
 
 
 def test_final_weights_are_used_and_without_them_the_newest_checkpoint(run):
-    setup = make_setup(make_config(run.parent))
-    assert (read_trained_model(run).weights["fc1.bias"] == random_weights(setup, seed=2)["fc1.bias"]).all()
+    task = make_task(make_config(run.parent))
+    assert (read_trained_model(run).weights["fc1.bias"] == random_weights(task, seed=2)["fc1.bias"]).all()
     (run / "weights.safetensors").unlink()
     trained = read_trained_model(run)
-    assert (trained.weights["fc1.bias"] == random_weights(setup, seed=1)["fc1.bias"]).all()
-    np.testing.assert_array_equal(trained.table(np.uint8), setup.table)
+    assert (trained.weights["fc1.bias"] == random_weights(task, seed=1)["fc1.bias"]).all()
+    np.testing.assert_array_equal(trained.table(np.uint8), task.table)
 
 
 def test_an_imported_run_has_no_model(tmp_path):

@@ -101,37 +101,37 @@ def check_a_thread_makes_batches_ahead_for_a_gpu_and_on_a_cpu_none_competes(fold
     def is_ahead():
         return "prefetch" in [thread.name for thread in threading.enumerate()]
 
-    setup = toy_setup()
-    in_step = ShardedData(setup, comm=alone(), device="cpu").training(1, most=1)
+    task = toy_setup()
+    in_step = ShardedData(task, comm=alone(), device="cpu").training(1, most=1)
     first = next(in_step)
     assert not is_ahead()
-    ahead = ShardedData(setup, comm=alone(), device="gpu").training(1, most=1)
+    ahead = ShardedData(task, comm=alone(), device="gpu").training(1, most=1)
     np.testing.assert_array_equal(next(ahead)[0], first[0])
     assert is_ahead()
     ahead.close()
     assert not is_ahead()
 
 
-def trainer_of(setup, *, phases, kind=Trainer, data=None):
+def trainer_of(task, *, phases, kind=Trainer, data=None):
     """Return the trainer of a run."""
-    model = build_model(setup.spec, setup.config.model)
-    optimizer = build_optimizer(model, setup.config, learning_rates=RATES)
-    state = TrainingState(model, optimizer, spec=setup.spec, config=setup.config)
-    return kind(state, data or ShardedData(setup, comm=alone(), device="cpu"), phases=phases)
+    model = build_model(task.spec, task.config.model)
+    optimizer = build_optimizer(model, task.config, learning_rates=RATES)
+    state = TrainingState(model, optimizer, spec=task.spec, config=task.config)
+    return kind(state, data or ShardedData(task, comm=alone(), device="cpu"), phases=phases)
 
 
 def check_a_profile_copies_numbers_to_the_host_and_no_tensors(folder):
     """Its graph for a GPU, traced without one."""
-    setup = toy_setup()
-    data = ShardedData(setup, comm=alone(), device="GPU:0")
-    trainer = trainer_of(setup, phases=Phases(), kind=ProfiledTrainer, data=data)
+    task = toy_setup()
+    data = ShardedData(task, comm=alone(), device="GPU:0")
+    trainer = trainer_of(task, phases=Phases(), kind=ProfiledTrainer, data=data)
     images, labels = map(tf.constant, next(data.evaluation("test")))
     graph = trainer._gradients_of.get_concrete_function(images, labels).graph
     to_host = [op.outputs[0] for op in graph.get_operations() if op.type == "Identity" and "CPU:0" in op.device]
     assert len(to_host) > len(trainer.state.model.trainable_variables)
     assert {tensor.shape.num_elements() for tensor in to_host} == {1}
     losses = trainer._gradients_of(images, labels)[1]
-    plain = trainer_of(setup, phases=Phases(), kind=ProfiledTrainer)
+    plain = trainer_of(task, phases=Phases(), kind=ProfiledTrainer)
     plain.state.model.set_weights(trainer.state.model.get_weights())
     np.testing.assert_array_equal(losses, plain._gradients_of(images, labels)[1])
 
@@ -172,10 +172,10 @@ def check_kernels_of_a_gpu_add_in_one_order_unless_cudnn_may_try_its_own(folder)
 
 def check_nothing_is_left_of_a_rehearsal(folder):
     """With float16, which runs have on GPUs only; before the first update and after some."""
-    setup = toy_setup(mixed_precision="float16")
-    set_precision_and_layout(setup.config)
+    task = toy_setup(mixed_precision="float16")
+    set_precision_and_layout(task.config)
     try:
-        trainer = trainer_of(setup, phases=Phases())
+        trainer = trainer_of(task, phases=Phases())
     finally:
         set_precision_and_layout(Config())
     variables = [*trainer.state.model.variables, *trainer.state.optimizer.variables]
@@ -212,8 +212,8 @@ def check_exchanges_wait_for_each_other_s_tensors_only_where_they_are_timed(fold
 
 
 def check_gradients_of_embeddings_are_added_up_in_our_loop(folder):
-    setup = toy_setup(backward_passes_per_step=2)
-    trainer = trainer_of(setup, phases=Phases())
+    task = toy_setup(backward_passes_per_step=2)
+    trainer = trainer_of(task, phases=Phases())
     rows = tf.IndexedSlices(tf.constant([[1.0, 2.0], [3.0, 4.0]]), tf.constant([2, 0]), tf.constant([3, 2]))
     trainer._gradients = lambda images, labels: (images, labels, [rows])
     _, _, (total,) = tf.function(trainer._passes)(tf.zeros((4, 1)), tf.zeros(4))

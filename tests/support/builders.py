@@ -58,7 +58,7 @@ def _config_of(settings):
     return config_from_dict(json.loads(settings), base=_base_config())
 
 
-def make_setup(config, *, size=1, first_copies=None):
+def make_task(config, *, size=1, first_copies=None):
     """Return an experiment on `size` ranks."""
     return prepare(config, ranks=size, first_copies=first_copies)
 
@@ -104,17 +104,17 @@ def forget_hashes(checkpoint):
     file.write_text(json.dumps(state))
 
 
-def write_trained_run(folder, setup, weights, *, framework="torch"):
+def write_trained_run(folder, task, weights, *, framework="torch"):
     """Write a finished run with its final weights, as if it had been trained; return its folder."""
-    dataset, spec = setup.dataset, setup.spec
+    dataset, spec = task.dataset, task.spec
     data = DataRecord(
         name=dataset.name,
-        training_samples=len(setup.training_indices),
-        validation_samples=len(setup.validation_indices),
+        training_samples=len(task.training_indices),
+        validation_samples=len(task.validation_indices),
         test_samples=len(dataset.test.labels),
-        dropped_samples_per_epoch=setup.dropped_samples,
-        global_batch_size=setup.samples_per_update,
-        steps_per_epoch=setup.steps_per_epoch,
+        dropped_samples_per_epoch=task.dropped_samples,
+        global_batch_size=task.samples_per_update,
+        steps_per_epoch=task.steps_per_epoch,
         image_shape=dataset.image_shape,
         class_names=list(dataset.class_names),
         mean=list(dataset.mean),
@@ -123,7 +123,7 @@ def write_trained_run(folder, setup, weights, *, framework="torch"):
     model = ModelRecord(name=spec.name, outputs=spec.outputs, parameters=spec.parameters,
                         multiply_adds_per_image=spec.multiply_adds)  # fmt: skip
     record = make_record(
-        config=setup.config, data=data, model=model, framework=framework, status=make_status(state="finished")
+        config=task.config, data=data, model=model, framework=framework, status=make_status(state="finished")
     )
     write_run(folder, record)
     save_weights(folder / WEIGHTS_FILE, weights)

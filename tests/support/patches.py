@@ -225,7 +225,7 @@ def stopped(framework, *, epoch, steps):
     save_if_due = checkpointer.Checkpointer.save_if_due
 
     def ended(self, trainer):
-        if trainer.epoch == epoch and self.setup.steps_of_epoch(epoch) - trainer.steps_left >= steps:
+        if trainer.epoch == epoch and self.task.steps_of_epoch(epoch) - trainer.steps_left >= steps:
             raise UserError("stopped by the test. Received: a patch. Resume it")
         save_if_due(self, trainer)
 

@@ -1,6 +1,6 @@
 """Runs of a session on pretended ranks, with a trainer that trains nothing, without any framework."""
 
-from builders import make_setup, random_weights
+from builders import make_task, random_weights
 from fake_ranks import alone, run_ranks
 
 from common.distributed.console import Console
@@ -71,9 +71,9 @@ class Played:
         if membership:
             self.session = ElasticSession(framework=framework, comm=comm, console=console)
             self.session.membership = membership
-        self.setup = make_setup(config, size=comm.size, first_copies=self.session.first_copies(config))
-        checkpoint = self.session.start(self.setup, device=device, gpu=gpu, threads=1, onednn=onednn)
-        trainer = FakeTrainer(random_weights(self.setup, seed=98))
+        self.task = make_task(config, size=comm.size, first_copies=self.session.first_copies(config))
+        checkpoint = self.session.start(self.task, device=device, gpu=gpu, threads=1, onednn=onednn)
+        trainer = FakeTrainer(random_weights(self.task, seed=98))
         self.checkpointer = self.session.start_training(trainer, checkpoint)
         self.done = checkpoint.epoch if checkpoint else 0
         self.step = checkpoint.step if checkpoint else 0
@@ -91,7 +91,7 @@ class Played:
     ):
         """End an epoch with what this rank measured; return whether the run continues."""
         measured = Measured(sums=training, seconds=training_seconds, data_wait_seconds=data_wait_seconds)
-        trainer = FakeTrainer(random_weights(self.setup, seed=epoch) if weights is None else weights, measured)
+        trainer = FakeTrainer(random_weights(self.task, seed=epoch) if weights is None else weights, measured)
         saved = self.checkpointer.save_epoch(epoch, trainer.state, PartialEpoch())
         validated = Measured(sums=validation, seconds=validation_seconds)
         is_complete = self.session.record_epoch(epoch, trainer, validated, saved=saved)
@@ -107,7 +107,7 @@ class Played:
         sharing=None,
     ):
         """End the run with its test."""
-        trainer = FakeTrainer(random_weights(self.setup, seed=99))
+        trainer = FakeTrainer(random_weights(self.task, seed=99))
         self.session.finish(trainer, Measured(sums=test, seconds=seconds), sharing, peak_memory_bytes=None)
 
     def end(self, state):

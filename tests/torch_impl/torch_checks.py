@@ -33,7 +33,7 @@ RULES = {
 }
 
 
-def setup_of(dataset, **settings):
+def task_of(dataset, **settings):
     """Return a run of small batches of synthetic images."""
     settings |= {"data": {"dataset": f"synthetic:{dataset}"}, "training": {"batch_size": 4}}
     return prepare(config_from_dict(settings), ranks=1)
@@ -95,8 +95,8 @@ def check_settings_of_gpus_reach_pytorch(folder):
 def check_batches_are_pinned_in_the_layout_in_which_they_go_to_the_gpu(folder):
     formats = {True: torch.channels_last, False: torch.contiguous_format}
     for channels, is_last in itertools.product((1, 3), formats):
-        setup = setup_of(f"20x28x32x{channels}x3", device={"channels_last": is_last, "pinned_memory": True})
-        batches = ShardedData(setup, comm=alone(), device=torch.device("cuda"))
+        task = task_of(f"20x28x32x{channels}x3", device={"channels_last": is_last, "pinned_memory": True})
+        batches = ShardedData(task, comm=alone(), device=torch.device("cuda"))
         batches.device = torch.device("cpu")
         pinned = []
         with mock.patch.object(torch.Tensor, "pin_memory", lambda tensor, own=pinned: own.append(tensor) or tensor):
@@ -108,15 +108,15 @@ def check_batches_are_pinned_in_the_layout_in_which_they_go_to_the_gpu(folder):
 def check_what_layers_make_of_images_keeps_their_layout(folder):
     """The weights need not have it: Horovod exchanges contiguous gradients only."""
     for name, shape in (("simplecnn", "32x32x3"), ("resnet34", "32x32x3"), ("cnn", "28x28x1")):
-        setup = setup_of(f"8x{shape}x10", model={"model": name})
-        model, kept = build_model(setup.spec, setup.config.model), []
+        task = task_of(f"8x{shape}x10", model={"model": name})
+        model, kept = build_model(task.spec, task.config.model), []
         for module in model.modules():
             module.register_forward_hook(
                 lambda module, inputs, outputs, kept=kept: kept.append(
                     outputs.dim() != 4 or outputs.is_contiguous(memory_format=torch.channels_last)
                 )
             )
-        images, _ = next(ShardedData(setup, comm=alone(), device=torch.device("cpu")).training(1))
+        images, _ = next(ShardedData(task, comm=alone(), device=torch.device("cpu")).training(1))
         model(images)
         assert all(kept) and len(kept) > 5, name
 
@@ -154,11 +154,11 @@ def check_learning_rates_are_those_of_pytorchs_schedulers(folder):
 
 def check_nothing_is_left_of_a_rehearsal(folder):
     """With float16, which runs have on GPUs only, and BatchNorm; before the first update and after some."""
-    setup = setup_of("60x17x17x1x3", model={"model": "resnet34"}, device={"mixed_precision": "float16"})
-    model = build_model(setup.spec, setup.config.model)
-    optimizer = build_optimizer(model, setup.config, learning_rates=RATES)
-    state = TrainingState(model, optimizer, spec=setup.spec, config=setup.config)
-    data = ShardedData(setup, comm=alone(), device=torch.device("cpu"))
+    task = task_of("60x17x17x1x3", model={"model": "resnet34"}, device={"mixed_precision": "float16"})
+    model = build_model(task.spec, task.config.model)
+    optimizer = build_optimizer(model, task.config, learning_rates=RATES)
+    state = TrainingState(model, optimizer, spec=task.spec, config=task.config)
+    data = ShardedData(task, comm=alone(), device=torch.device("cpu"))
     trainer = Trainer(state, data, learning_rates=RATES, phases=Phases())
 
     def everything():

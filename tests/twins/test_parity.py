@@ -25,7 +25,7 @@ from processes import HANG_SECONDS, environment, finish, start_command, wait_unt
 
 from common.checks.differences import relative_difference as their_difference
 from common.checks.differences import worst_difference
-from common.checks.parity_cases import DTYPES, IMAGES, LOSSES, MODES, STRATEGIES, make_setup, make_spec, random_batch
+from common.checks.parity_cases import DTYPES, IMAGES, LOSSES, MODES, STRATEGIES, make_spec, make_task, random_batch
 from common.checks.parity_record import read_parity
 from common.checks.parity_worker import ParityJob
 from common.model.weights import load_weights, save_weights
@@ -174,7 +174,7 @@ def test_two_ordinary_runs_are_beside_the_record(folders, name):
 
 
 def test_the_learning_rate_goes_up_and_down():
-    rates = make_setup("mlp", "momentum", dtype="float64", updates=50, size=1)[1]
+    rates = make_task("mlp", "momentum", dtype="float64", updates=50, size=1)[1]
     highest = int(rates.argmax())
     assert 0 < highest < len(rates) - 1 and rates[0] < rates[highest] / 2 and rates[-1] < rates[highest] / 5
 

@@ -4,7 +4,7 @@ import time
 from dataclasses import replace
 
 import pytest
-from builders import make_config, make_setup, random_weights
+from builders import make_config, make_task, random_weights
 from fake_ranks import alone, run_ranks
 from played_session import Played
 
@@ -33,7 +33,7 @@ def test_time_that_was_lost_is_that_of_the_epoch_or_of_the_test(tmp_path):
     membership.lost_seconds = 7.0
     for epoch in (1, 2, 3, 4):
         played.end_epoch(epoch, training_seconds=2.0)
-        assert membership.commit.step == played.setup.steps_after(epoch), "each end of an epoch is kept in memory"
+        assert membership.commit.step == played.task.steps_after(epoch), "each end of an epoch is kept in memory"
     membership.lost_seconds = 7.0
     played.finish(seconds=0.5)
     run = read_run(tmp_path / "run")
@@ -48,9 +48,9 @@ def test_onednn_of_ranks_that_came_later_is_in_the_record(tmp_path, capsys):
     first.session.recorder.release()
     capsys.readouterr()
     membership = Membership(size=1)
-    checkpoint = Checkpoint(1, first.setup.steps_after(1), {}, {})
+    checkpoint = Checkpoint(1, first.task.steps_after(1), {}, {})
     membership.commit = replace(first.session.membership.commit, checkpoint=checkpoint, made_at=time.time())
-    second = Played(first.setup.config, alone(), membership=membership, onednn=False)
+    second = Played(first.task.config, alone(), membership=membership, onednn=False)
     assert "this build of the framework has no oneDNN" in capsys.readouterr().out
     second.session.membership.report(CHANGE)
     record = read_run(tmp_path / "run").record
@@ -63,16 +63,16 @@ def test_any_number_of_ranks_resumes_with_the_global_batch_of_the_first(tmp_path
     first.end_epoch(1)
     first.session.recorder.add_change(CHANGE)
     first.end("interrupted")
-    whole, rates = first.setup.samples_per_update, first.setup.scaled_learning_rates()
-    config = replace(first.setup.config, record=replace(first.setup.config.record, resume=str(tmp_path / "run")))
+    whole, rates = first.task.samples_per_update, first.task.scaled_learning_rates()
+    config = replace(first.task.config, record=replace(first.task.config.record, resume=str(tmp_path / "run")))
 
     def resume(comm):
         played = Played(config, comm, membership=Membership(size=comm.size))
-        setup = played.setup
-        played.end_epoch(2, weights=random_weights(setup, seed=2))
-        assert (played.done, setup.samples_per_update) == (1, whole)
-        assert setup.scaled_learning_rates().tolist() == rates.tolist()
-        return setup.shares[comm.rank].samples
+        task = played.task
+        played.end_epoch(2, weights=random_weights(task, seed=2))
+        assert (played.done, task.samples_per_update) == (1, whole)
+        assert task.scaled_learning_rates().tolist() == rates.tolist()
+        return task.shares[comm.rank].samples
 
     images = run_ranks(3, resume)
     assert sum(images) == whole and max(images) - min(images) <= 1
@@ -83,4 +83,4 @@ def test_any_number_of_ranks_resumes_with_the_global_batch_of_the_first(tmp_path
 def test_more_ranks_than_images_are_one_line(tmp_path):
     config = make_config(tmp_path, faults={"elastic": True}, training={"batch_size": 2})
     with pytest.raises(UserError, match="every rank needs an image in each update"):
-        make_setup(config, size=3, first_copies=1)
+        make_task(config, size=3, first_copies=1)

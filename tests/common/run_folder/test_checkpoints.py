@@ -5,7 +5,7 @@ from dataclasses import fields, is_dataclass, replace
 
 import numpy as np
 import pytest
-from builders import forget_hashes, make_config, make_setup, random_weights
+from builders import forget_hashes, make_config, make_task, random_weights
 
 from common.errors import UserError
 from common.model.specs import model_spec
@@ -20,7 +20,7 @@ from common.run_folder.checkpoints import (
     save_checkpoint,
 )
 
-SETUP = make_setup(make_config("runs"))
+SETUP = make_task(make_config("runs"))
 FILES = ["weights.safetensors", "optimizer.safetensors", "ranks.safetensors", "state.json"]
 
 

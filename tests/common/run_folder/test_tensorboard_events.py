@@ -4,7 +4,7 @@ import json
 import sys
 
 import pytest
-from builders import make_config, make_setup
+from builders import make_config, make_task
 from played_session import play
 from processes import run_python
 
@@ -57,6 +57,6 @@ def test_without_the_package_the_run_ends_before_it_starts(tmp_path, monkeypatch
         monkeypatch.setitem(sys.modules, name, None)
     config = make_config(tmp_path, record={"tensorboard": True})
     with pytest.raises(UserError, match=r"need the tensorboard package.*Received: --tensorboard.*pip install") as error:
-        make_setup(config)
+        make_task(config)
     assert "\n" not in str(error.value) and list(tmp_path.iterdir()) == []
-    make_setup(make_config(tmp_path))
+    make_task(make_config(tmp_path))

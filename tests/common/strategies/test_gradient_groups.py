@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from builders import make_config, make_setup
+from builders import make_config, make_task
 from fake_ranks import alone, run_ranks
 from jobs import Job, do_job, start_of
 from played_session import FakeTrainer
@@ -26,16 +26,16 @@ SECONDS = [
 class Timed(FakeTrainer):
     """Takes a known time for each update, and a long one for the first of an epoch."""
 
-    def __init__(self, setup, seconds):
+    def __init__(self, task, seconds):
         super().__init__({})
-        self.setup, self.seconds_of_update = setup, seconds
+        self.task, self.seconds_of_update = task, seconds
 
     @property
     def steps_left(self):
-        return self.setup.steps_of_epoch(1) - self.done
+        return self.task.steps_of_epoch(1) - self.done
 
     def start_epoch(self, epoch):
-        self.done, self.spent = 0, 100.0 if self.setup.steps_per_epoch > 1 else 0.0
+        self.done, self.spent = 0, 100.0 if self.task.steps_per_epoch > 1 else 0.0
 
     def train_segment(self, steps):
         self.done, self.spent = self.done + steps, self.spent + steps * self.seconds_of_update
@@ -62,15 +62,15 @@ def test_ranks_of_unequal_speed_agree_by_the_time_of_the_slowest(tmp_path, batch
     config = make_config(tmp_path, device=AUTO, training={"batch_size": batch_size})
 
     def work(comm):
-        def build(setup, **_):
-            assert setup.groups
-            assert setup.measured_config.device.gradient_groups == setup.groups.chosen
-            return Timed(setup, SECONDS[comm.rank][setup.groups.chosen])
+        def build(task, **_):
+            assert task.groups
+            assert task.measured_config.device.gradient_groups == task.groups.chosen
+            return Timed(task, SECONDS[comm.rank][task.groups.chosen])
 
         return prepare_on_all_ranks(config, comm=comm, device="cpu", build=build)
 
     setups = run_ranks(2, work)
-    assert all(isinstance(setup, Task) and setup.config == config for setup in setups), setups
+    assert all(isinstance(task, Task) and task.config == config for task in setups), setups
     assert setups[0].groups == setups[1].groups
     measured = setups[0].groups
     assert measured and measured.chosen == "2"
@@ -79,8 +79,8 @@ def test_ranks_of_unequal_speed_agree_by_the_time_of_the_slowest(tmp_path, batch
 
 def test_one_rank_measures_nothing_and_a_repetition_has_the_choice_in_place_of_auto(tmp_path):
     config = make_config(tmp_path, device=AUTO)
-    setup = make_setup(config)
-    assert measure_groups(setup, comm=alone(), build=lambda setup: pytest.fail("built")) == MeasuredGroups(chosen="one")
+    task = make_task(config)
+    assert measure_groups(task, comm=alone(), build=lambda task: pytest.fail("built")) == MeasuredGroups(chosen="one")
     repeated = with_measured(config, MeasuredGroups(chosen="4"))
     assert (repeated.device.gradient_groups, repeated.device.groups) == ("4", 4)
     assert replace(repeated, device=config.device) == config and with_measured(config, None) == config

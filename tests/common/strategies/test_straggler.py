@@ -2,7 +2,7 @@
 
 import time
 
-from builders import make_config, make_setup
+from builders import make_config, make_task
 
 from common.config import Straggler
 from common.strategies.straggler import Slowdown, slowdown_of
@@ -22,5 +22,5 @@ def test_the_seed_and_the_update_alone_decide_what_is_slow(monkeypatch):
 
 
 def test_only_the_rank_named_is_slowed_down(tmp_path):
-    setup = make_setup(make_config(tmp_path, balance={"slow": "1:2"}), size=2)
-    assert slowdown_of(setup, rank=0) is None and slowdown_of(setup, rank=1) is not None
+    task = make_task(make_config(tmp_path, balance={"slow": "1:2"}), size=2)
+    assert slowdown_of(task, rank=0) is None and slowdown_of(task, rank=1) is not None

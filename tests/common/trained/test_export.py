@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from builders import make_config, make_setup, random_weights, write_trained_run
+from builders import make_config, make_task, random_weights, write_trained_run
 
 from common.errors import UserError
 from common.trained.export import export, run_export
@@ -11,8 +11,8 @@ from common.trained.export import export, run_export
 
 @pytest.fixture
 def run(tmp_path):
-    setup = make_setup(make_config(tmp_path))
-    return write_trained_run(tmp_path / "run", setup, random_weights(setup))
+    task = make_task(make_config(tmp_path))
+    return write_trained_run(tmp_path / "run", task, random_weights(task))
 
 
 def write(trained, file):

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from builders import forget_hashes, make_config, make_setup, random_weights
+from builders import forget_hashes, make_config, make_task, random_weights
 from fake_ranks import alone, run_ranks
 from played_session import FakeTrainer, Played
 
@@ -26,7 +26,7 @@ class Trainer(FakeTrainer):
     @property
     def steps_left(self):
         """Updates of the epoch that remain."""
-        return self.played.setup.steps_of_epoch(self.epoch) - self.steps
+        return self.played.task.steps_of_epoch(self.epoch) - self.steps
 
     def train_epoch(self, epoch):
         """Train an epoch as `train.py` does; return its segments."""
@@ -47,7 +47,7 @@ class Trainer(FakeTrainer):
 def start(config, comm, **changes):
     """Start a session, and a trainer whose weights are those of the other ranks but for `changes`."""
     played = Played(config, comm)
-    return Trainer(played, {**random_weights(played.setup), **changes})
+    return Trainer(played, {**random_weights(played.task), **changes})
 
 
 def config_of(folder, **record):
@@ -67,7 +67,7 @@ def test_all_ranks_train_the_segments_of_the_first_and_a_checkpoint_holds_what_e
     assert run_ranks(2, work) == [[1, 1, 1, 1]] * 2
     (folder,) = checkpoint_folders(tmp_path / "run")
     assert folder.name == "epoch-0001-step-000003"
-    spec = make_setup(config, size=2).spec
+    spec = make_task(config, size=2).spec
     newest = load_newest_checkpoint(tmp_path / "run", spec=spec, recorded_epochs=0)
     assert (newest.epoch, newest.step) == (0, 3)
     assert [rank.steps for rank in newest.ranks] == [3, 3]
@@ -93,7 +93,7 @@ def test_time_between_segments_counts_as_time_of_checkpoints_once(tmp_path, monk
     assert [epoch.checkpoint_seconds for epoch in run.epochs] == [80.0, 80.0]  # 7 inside, and the last
     assert [folder.name for folder in checkpoint_folders(run.folder)] == ["epoch-0002"]
     trainer.train_epoch(3)
-    newest = load_newest_checkpoint(run.folder, spec=trainer.played.setup.spec)
+    newest = load_newest_checkpoint(run.folder, spec=trainer.played.task.spec)
     assert newest.checkpoint_seconds == 60.0, "before its own"
 
 
@@ -114,7 +114,7 @@ def test_weights_that_differ_stop_all_ranks_before_anything_is_written(record, w
     config = config_of(tmp_path, **record)
 
     def work(comm):
-        bias = random_weights(make_setup(config, size=2))["fc2.bias"]
+        bias = random_weights(make_task(config, size=2))["fc2.bias"]
         trainer = start(config, comm, **{"fc2.bias": np.nextafter(bias, 9) if comm.rank else bias})
         trainer.train_epoch(1)
         trainer.played.end_epoch(1, weights=trainer.state.weights)

@@ -1,7 +1,7 @@
 """The frame of both trainers: how a run ends by an error, and the settings of one that is resumed."""
 
 import pytest
-from builders import make_config, make_record, make_setup
+from builders import make_config, make_record, make_task
 from fake_ranks import alone
 from played_session import LostRankError, no_hooks
 from processes import run_python
@@ -31,7 +31,7 @@ LINE_OF_LOST = "another rank has ended; finished epochs are kept, continue with 
 )
 def test_an_error_ends_a_run_whose_record_says_why(error, code, line, state, message, tmp_path, capfd, monkeypatch):
     def train(config, comm, session):
-        session.start(make_setup(config), device="cpu", gpu=None, threads=1, onednn=True)
+        session.start(make_task(config), device="cpu", gpu=None, threads=1, onednn=True)
         raise error
 
     def run():

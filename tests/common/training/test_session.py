@@ -10,7 +10,7 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
-from builders import make_config, make_setup
+from builders import make_config, make_task
 from played_session import play
 
 from common.config import config_from_dict, parse_command_line
@@ -93,7 +93,7 @@ def test_what_ranks_exchanged_is_joined_in_their_order(tmp_path):
         rank = played.comm.rank
         meter = ExchangeMeter(updates=4, sent_bytes=80 + rank, received_bytes=40, seconds=0.5)
         played.finish(
-            sharing=replace(ring_record(played.setup, meter, rank=rank), staleness=lags[rank], clock_lead=rank)
+            sharing=replace(ring_record(played.task, meter, rank=rank), staleness=lags[rank], clock_lead=rank)
         )
 
     config = make_config(tmp_path, training={"batch_size": 10})
@@ -104,7 +104,7 @@ def test_what_ranks_exchanged_is_joined_in_their_order(tmp_path):
     assert of_workers == {(10.0, 0.5, 40)}
     assert sharing.staleness == {"0": 4, "2": 4, "10": 1} and list(sharing.staleness) == ["0", "2", "10"]
     assert (sharing.clock_lead, sharing.servers, sharing.formula) == (2, 0, "ring: 2 (N-1)/N S")
-    alone = make_setup(config)
+    alone = make_task(config)
     assert sharing.formula_bytes == pytest.approx(2 * 2 / 3 * 4 * alone.spec.parameters)
     assert ring_record(alone, ExchangeMeter(), rank=0) is None
 
@@ -197,11 +197,11 @@ def test_more_threads_than_cores_is_reported_and_recorded(tmp_path, monkeypatch)
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {0})
     config = make_config(tmp_path, **TWO_RANKS)
     play(config, lambda played: None, size=2)
-    world, setup = read_run(tmp_path / "run").record.world, make_setup(config, size=2)
+    world, task = read_run(tmp_path / "run").record.world, make_task(config, size=2)
     assert world.oversubscribed
     threads = {"cores": 2, "threads_per_rank": 4, "local_size": 1}
     hosts = {"cores": 2, "local_size": 3, "hosts": ["a", "b"]}
-    lines = [warning_lines(setup, replace(world, **changes)) for changes in ({}, threads, hosts)]
+    lines = [warning_lines(task, replace(world, **changes)) for changes in ({}, threads, hosts)]
     words = [
         ("2 ranks on 1 core: each rank has half a core, so a step takes about 2 times as long", "at most -np 1"),
         ("1 rank on 2 cores: each rank has more threads (4) than cores", "--threads 2"),

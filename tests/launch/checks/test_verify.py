@@ -8,7 +8,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
-from builders import make_config, make_finished_run, make_record, make_setup, make_status
+from builders import make_config, make_finished_run, make_record, make_status, make_task
 from processes import launcher_command, run_command, train_command
 
 from common.config import parse_command_line
@@ -85,7 +85,7 @@ def written(folder, **changes):
 
 
 def right_hashes(folder):
-    experiment = make_setup(make_config(folder.parent), size=2)
+    experiment = make_task(make_config(folder.parent), size=2)
     return Hashes(initial_weights=weights_hash(experiment.first_weights), sample_order=experiment.sample_order_hash,
                   final_weights="final")  # fmt: skip
 
