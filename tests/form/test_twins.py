@@ -70,7 +70,7 @@ STEPS = [
     ("1", "init", "distributed.init"),
     ("2", "pin", "distributed.pin_device"),
     ("3", "shard", "ShardedData"),
-    ("4", "scale", "setup.scaled_learning_rates"),
+    ("4", "scale", "task.scaled_learning_rates"),
     ("5", "wrap", "strategy.wrap_optimizer"),
     ("6", "broadcast", "strategy.broadcast_state"),
     ("7", "rank 0 only", "session.record_epoch"),

@@ -1,7 +1,7 @@
 """What prepares the current folder for a command line that `python -m launch` refuses."""
 
 import numpy as np
-from builders import make_config, make_epoch, make_record, make_setup, make_world, random_weights
+from builders import make_config, make_epoch, make_record, make_task, make_world, random_weights
 from made_trials import write_search_file
 from safetensors.numpy import save_file
 
@@ -64,7 +64,7 @@ def finished_run(folder):
     writer = RunWriter.create(folder / "old", make_record(config=config, world=make_world("cpu", controller="none")))
     for epoch in (1, 2, 3):
         writer.add_epoch(make_epoch(epoch))
-    save_checkpoint(folder / "old", Checkpoint(3, 12, random_weights(make_setup(config)), {}))
+    save_checkpoint(folder / "old", Checkpoint(3, 12, random_weights(make_task(config)), {}))
     writer.end("finished")
 
 

@@ -5,7 +5,7 @@ import zlib
 
 import numpy as np
 import pytest
-from builders import make_config, make_setup, make_world
+from builders import make_config, make_task, make_world
 from given.common import pets
 from made_images import write_image
 from PIL import ExifTags, Image
@@ -245,7 +245,7 @@ def test_classes_and_parts_of_equal_pixels_are_named(tmp_path, cache):
 
 def test_notes_are_printed(folder, tmp_path, capsys):
     write_turned(folder / "cat/07.PNG", 3)
-    setup = make_setup(make_config(tmp_path, data={"dataset": f"images:{folder}", "gray": True}))
+    setup = make_task(make_config(tmp_path, data={"dataset": f"images:{folder}", "gray": True}))
     lines = warning_lines(setup, make_world("cpu"))
     assert main(["datasets", "fetch", f"images:{folder}", "--gray"]) == 0
     printed = capsys.readouterr().out.splitlines()

@@ -9,7 +9,7 @@ import sys
 
 import numpy as np
 import pytest
-from builders import make_config, make_setup
+from builders import make_config, make_task
 from given.common import broken as break_files
 from given.common import pets
 from jobs import Job, do_job, start_of
@@ -177,7 +177,7 @@ def test_a_header_of_an_earlier_version_is_read(folder):
 def test_the_data_set_has_its_validation_rows_or_a_share_is_cut(folder, tmp_path):
     def setup_of(file, stop=None, **data):
         training = {"batch_size": 30} | (stop or {})
-        return make_setup(make_config(tmp_path, data={"dataset": f"prepared:{file}", **data}, training=training))
+        return make_task(make_config(tmp_path, data={"dataset": f"prepared:{file}", **data}, training=training))
 
     setup = setup_of(make(folder, pixels="float16"))
     np.testing.assert_array_equal(setup.training_indices, np.arange(68))
