@@ -37,7 +37,7 @@ from common.utils.cores import usable_cores
 from common.utils.environments import missing_packages
 from common.utils.paths import ROOT
 from launch.bench.started_commands import PYDTNN, REPORT_RUNS, command_turns
-from launch.installation.plan import FRAMEWORKS
+from launch.installation.environment import FRAMEWORKS
 from launch.starting.analysis import run_analysis
 from launch.starting.processes import PROGRAM_SECONDS, last_lines, launcher_command, started
 from launch.starting.progress import Progress

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from common.run_folder.records import EPOCHS_FILE, RUN_FILE
-from launch.installation.plan import FRAMEWORKS
+from launch.installation.environment import FRAMEWORKS
 
 
 def copy_runs(folder: Path, *, model: Path, runs: int, settings: int) -> None:

@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import EXIT_CODE_INTERRUPTED, EXIT_CODE_USER_ERROR, UserError
+from common.names import framework_here
 from common.utils.command_line import Parser, end_cleanly_on_sigterm, path
 from common.utils.paths import ROOT
-from launch.installation import plan as setup_plan
-from launch.installation import run as setup_run
-from launch.installation.cuda import ONLY, Environment, Node, check, choose, describe
+from launch.installation.cuda import Node, check, choose, describe
+from launch.installation.environment import FRAMEWORKS, ONLY, Environment, arrange, in_order, locked, remembered
 from launch.installation.node import described_node, gpu_present, this_node
 from launch.installation.packed import pack, require, unpack
-from launch.installation.state import SetupState, arrange, choose_frameworks, in_order, locked, remembered
+from launch.installation.run import SetUp, check_all
 
 DESCRIPTION = "Set up .venv: packages, MPI, Horovod, the project."
 
@@ -70,42 +70,32 @@ def set_up(options: argparse.Namespace) -> None:
     """Bring the environments to what the options ask for; do nothing if they are there already."""
     wheels = Path(options.wheels).expanduser().absolute() if options.wheels else None
     look = functools.cache(lambda: node_of(options))  # which takes a while
-    environments = decide(options, wheels, look)
-    requests = [
-        setup_plan.Request(root=options.root, dev=options.dev, wheels=wheels, **vars(environment))
-        for environment in environments
-    ]
-    states = [SetupState(options.root, request.folder) for request in requests]
-    complete = (options.root / ONLY / "bin").exists() and all(map(SetupState.satisfies, states, requests))
-    if complete and not options.dry_run and not options.fill_wheels:
+    environments = [replace(one, dev=options.dev, wheels=wheels) for one in decide(options, wheels, look)]
+    is_complete = (options.root / ONLY / "bin").exists() and all(one.is_complete() for one in environments)
+    if is_complete and not options.dry_run and not options.fill_wheels:
         return
     node = look() if any(environment.cuda for environment in environments) else None
     if node:
         check(environments, node)
-    toolkits = [node.toolkit(request.cuda) if node and request.cuda else None for request in requests]
     if options.dry_run:
-        if node:
-            print("".join(f"# {line}\n" for line in describe(node, environments)), end="")
-        for request, toolkit in zip(requests, toolkits, strict=True):
-            machine = setup_run.look_at_machine(request, toolkit)
-            print(setup_plan.describe(setup_plan.plan(request, machine=machine)))
+        for line in describe(node, environments) if node else []:
+            print(f"# {line}")
+        for environment in environments:
+            SetUp(environment, node, dry=True).run()
         return
-    with locked(*states):
-        works = [
-            setup_run.work_on(request, state, toolkit)
-            for request, state, toolkit in zip(requests, states, toolkits, strict=True)
-            if not state.satisfies(request)  # another set-up may have done it while this one waited
-        ]
-        setup_run.check_needs(works)
+    with locked(options.root):
+        # Another set-up may have made some while this one waited.
+        set_ups = [SetUp(one.with_installed(), node) for one in environments if not one.is_complete()]
+        check_all(options.root, set_ups)
         arrange(options.root, environments)
-        for work in works:  # all before the first: after an interruption it is known what was wanted
-            work.state.begin(work.request)
-        for work in works:
-            setup_run.run_set_up(work)
+        for work in set_ups:  # all before the first: after an interruption it is known what was wanted
+            work.environment.begin()
+        for work in set_ups:
+            work.run()
         if options.fill_wheels:
             folder = Path(options.fill_wheels).expanduser().absolute()
-            for request, state, toolkit in zip(requests, states, toolkits, strict=True):
-                setup_run.fill_wheels(request, state, folder, toolkit)
+            for environment in environments:
+                SetUp(environment, node).fill(folder)
             pack(folder, environments)
             print(f"setup: on the other machine, of the same kind: make setup WHEELS={folder}")
 
@@ -121,29 +111,40 @@ def node_of(options: argparse.Namespace) -> Node:
     return replace(there, toolkits=here.toolkits, notes=here.notes)
 
 
-def decide(options: argparse.Namespace, wheels: Path | None, look: Callable[[], Node]) -> tuple[Environment, ...]:
+def decide(options: argparse.Namespace, wheels: Path | None, look: Callable[[], Node]) -> Sequence[Environment]:
     """Return the environments to make; `look` returns the node with GPUs, if it comes to that.
 
     Raises:
         UserError: a framework cannot use the node's GPUs.
     """
-    made, packed = remembered(options.root), unpack(wheels) if wheels else ()
-    installed = {name for one in made for name in SetupState(options.root, one.folder).installed()[0]}
+    made, packed = remembered(options.root), unpack(wheels, root=options.root) if wheels else ()
     begun = {name for one in made for name in one.frameworks}
-    frameworks = choose_frameworks(options.frameworks, need=options.need, remembered=in_order(begun))
+    installed = {name for one in made for name in one.stamp().get("frameworks", ())}
+    frameworks = named_frameworks(options, in_order(begun))
     had_gpu = any(environment.cuda for environment in made)
-    if options.gpu is None:
+    gpu = options.gpu
+    if gpu is None:
         gpu = bool(options.node or packed) or (had_gpu if made else wheels is None and gpu_present())
-    else:
-        gpu = options.gpu
     if not gpu:
-        return (Environment(folder=ONLY, frameworks=frameworks),)
-    kept = tuple(one for one in made if {*one.frameworks} & {*frameworks})
+        return [Environment(root=options.root, frameworks=frameworks)]
+    kept = [one for one in made if {*one.frameworks} & {*frameworks}]
     # What was begun and did not work is given up where less is asked for now.
     unwanted = {name for one in kept for name in one.frameworks} - {*frameworks} - installed
     if had_gpu and not options.node and begun.issuperset(frameworks) and not unwanted:
         return kept
     if wheels and packed:
         require(frameworks, packed, folder=wheels)
-        return tuple(one for one in packed if {*one.frameworks} & {*frameworks})
-    return choose(look(), in_order({*frameworks, *(installed if had_gpu else ())}))
+        return [one for one in packed if {*one.frameworks} & {*frameworks}]
+    wanted = in_order({*frameworks, *(installed if had_gpu else ())})
+    return choose(look(), Environment(root=options.root, frameworks=wanted))
+
+
+def named_frameworks(options: argparse.Namespace, begun: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the frameworks that are named, else those of last time, else both; and the one that is needed."""
+    named, needed = (
+        list(map(framework_here, words.replace(",", " ").split())) for words in (options.frameworks, options.need)
+    )
+    for name in [*named, *needed]:
+        if name not in FRAMEWORKS:
+            raise UserError(f"FRAMEWORKS takes torch, keras or both, FRAMEWORK takes one of them. Received: {name}")
+    return in_order({*(named or begun or FRAMEWORKS), *needed})

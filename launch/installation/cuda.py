@@ -6,15 +6,13 @@ see it. Horovod's kernels are compiled by an nvcc of the framework's major: PyPI
 """
 
 import math
-import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from common.errors import UserError
+from launch.installation.environment import NAMES, ONLY, Environment
 
-ONLY, EACH = ".venv", (".venv-torch", ".venv-keras")  # folders of environments; beside EACH, ONLY is a link
-NAMES = {"torch": "PyTorch", "keras": "TensorFlow"}
 # The oldest branch of the driver that runs a CUDA major (NVIDIA, CUDA Compatibility, minor version compatibility).
 DRIVERS = {12: 525, 13: 580}
 # What Horovod is compiled for where the GPUs are not known, such as on a login node.
@@ -86,50 +84,32 @@ BUILDS = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Environment:
-    """A virtual environment.
-
-    Attributes:
-        folder: its name.
-        frameworks: that are in it.
-        cuda: CUDA's major version; None: for the CPU.
-        capabilities: compute capabilities that Horovod is compiled for.
-    """
-
-    folder: str
-    frameworks: tuple[str, ...]
-    cuda: int | None = None
-    capabilities: tuple[str, ...] = ()
-
-
-def choose(node: Node, frameworks: Sequence[str]) -> tuple[Environment, ...]:
+def choose(node: Node, wanted: Environment) -> tuple[Environment, ...]:
     """Return the environments for a node: one on CUDA 12 if that suits all, else one for each framework.
 
     One environment has the advantage that both frameworks compute with the same libraries.
-
-    Args:
-        node: where ranks will run.
-        frameworks: torch, keras or both.
 
     Raises:
         UserError: a framework has no build that works there; with the reason of each.
     """
     problems = {
         name: {build.cuda: problem(build, node, with_nvcc=True) for build in BUILDS if build.framework == name}
-        for name in frameworks
+        for name in wanted.frameworks
     }
-    fitting = {name: [cuda for cuda, why in found.items() if not why] for name, found in problems.items()}
-    for name in frameworks:
+    fitting = {name: {cuda for cuda, why in reasons.items() if not why} for name, reasons in problems.items()}
+    for name in wanted.frameworks:
         if not fitting[name]:
-            others = [other for other in frameworks if fitting[other]]
+            others = [other for other in wanted.frameworks if fitting[other]]
             raise UserError(_refusal(name, list(problems[name].values()), node=node, others=others))
-    if len(frameworks) > 1 and all(12 in majors for majors in fitting.values()):
-        return (_environment(ONLY, frameworks, cuda=12, node=node),)
-    return tuple(
-        _environment(f"{ONLY}-{name}" if len(frameworks) > 1 else ONLY, (name,), cuda=max(fitting[name]), node=node)
-        for name in frameworks
-    )
+    parts = {ONLY: wanted.frameworks}
+    if not set.intersection(*fitting.values()):
+        parts = {f"{ONLY}-{name}": (name,) for name in wanted.frameworks}
+    environments = []
+    for folder, frameworks in parts.items():
+        cuda = max(set.intersection(*(fitting[name] for name in frameworks)))
+        capabilities = node.capabilities or CAPABILITIES[cuda]
+        environments.append(replace(wanted, folder=folder, frameworks=frameworks, cuda=cuda, capabilities=capabilities))
+    return tuple(environments)
 
 
 def check(environments: Sequence[Environment], node: Node) -> None:
@@ -143,11 +123,6 @@ def check(environments: Sequence[Environment], node: Node) -> None:
             why = problem(build, node, with_nvcc=False)
             if build.framework in one.frameworks and build.cuda == one.cuda and why:
                 raise UserError(_refusal(build.framework, [why], node=node))
-
-
-def _environment(folder: str, frameworks: Sequence[str], *, cuda: int, node: Node) -> Environment:
-    capabilities = node.capabilities or CAPABILITIES[cuda]
-    return Environment(folder=folder, frameworks=tuple(frameworks), cuda=cuda, capabilities=capabilities)
 
 
 def problem(build: Build, node: Node, *, with_nvcc: bool) -> str:
@@ -211,18 +186,3 @@ def describe(node: Node, environments: Sequence[Environment]) -> list[str]:
     if len(environments) > 1:
         lines.append("two environments: no CUDA major suits both frameworks here, and two do not fit into one")
     return lines
-
-
-def parse_driver(text: str) -> str:
-    """Return a driver's version as it was printed.
-
-    Raises:
-        UserError: this is no version.
-    """
-    version = text.strip()
-    if re.fullmatch(r"\d+(\.\d+)+", version) is None:
-        raise UserError(
-            f"the NVIDIA driver does not tell its version. Received: {version or 'nothing'}. See what `nvidia-smi` "
-            "prints and repair the driver, or leave the GPU unused: make setup GPU=0"
-        )
-    return version

@@ -1,6 +1,6 @@
 """Install what the lock has: by uv, which takes a sixth of pip's time, or by pip where there is no uv.
 
-uv is told what pip's settings say. Both check the SHA-256 of every file. PyTorch's builds that PyPI has not come from
+uv is given pip's settings. Both check the SHA-256 of every file. PyTorch's builds that PyPI has not come from
 PyTorch's own index alone, by exact version, without a SHA-256; with one where a local folder has the one for the CPU.
 """
 
@@ -8,40 +8,75 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
 
-from launch.installation import plan
-from launch.installation.packages import for_uv, is_cuda, local_folders, pip_settings, read_lock
-from launch.installation.plan import Command, Request
+from launch.installation.environment import Environment
+from launch.installation.packages import for_pip, for_uv, is_cuda, local_folders, pip_settings, read_lock
+from launch.installation.programs import Programs
 
-# How an index is reached, as against which one.
-CONNECTION = ("cert", "client-cert", "proxy", "timeout", "trusted-host", "no-cache-dir")
+# PyTorch's builds that PyPI has not, by CUDA's major version; the one for CUDA 13 is on PyPI.
+TORCH_BUILDS = {None: "cpu", 12: "cu126"}
+TORCH_INDEX = "https://download.pytorch.org/whl"
+CONNECTION = ("cert", "client-cert", "proxy", "timeout", "trusted-host", "no-cache-dir")  # how an index is reached
+
+
+def groups_of(environment: Environment) -> set[str]:
+    """Return the groups of the lock that an environment needs, wherever PyTorch comes from."""
+    groups, cuda = {"base", "dev"} if environment.dev else {"base"}, environment.cuda
+    if "torch" in environment.frameworks:
+        groups |= {"torch", "torch-cuda13", "nvcc"} if cuda == 13 else {"torch"}
+    if "keras" in environment.frameworks:
+        groups |= {"tensorflow", "tensorflow-cuda12" if cuda else "tensorflow-cpu"}
+        if cuda and "torch" not in environment.frameworks:  # else PyTorch names the versions for both
+            groups.add("cuda12")
+    return groups
 
 
 class Installer:
     """Installs or downloads the packages of one environment."""
 
-    def __init__(self, request: Request, folder: Path, run: Callable[[Command], bool], ask: Callable[..., str]) -> None:
-        """Read the lock, and pip's settings; `folder` gets the lists of packages."""
-        self.request, self.folder, self.run, self.ask = request, folder, run, ask
-        self.lock, self.python = read_lock(request.lock), request.python
-        self.settings = pip_settings(self.ask([self.python, "-m", "pip", "config", "list"], logged=False))
-        if request.wheels:
-            self.settings |= {"no-index": "1", "find-links": str(request.wheels), "extra-index-url": ""}
-        self.uv = ""
+    def __init__(self, environment: Environment, programs: Programs) -> None:
+        """Read the lock, and pip's settings."""
+        self.environment, self.programs, self.python = environment, programs, environment.python
+        self.lock, self.uv = read_lock(environment.lock), ""
+        self.settings = pip_settings(programs.ask(self.python, "-m", "pip", "config", "list", logged=False))
+        self.offline = {}
+        if environment.wheels:
+            self.settings |= {"no-index": "1", "find-links": str(environment.wheels), "extra-index-url": ""}
+            self.offline = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(environment.wheels)}
+
+    @property
+    def own_builds(self) -> list[str]:
+        """What PyTorch's own index has to bring."""
+        versions = self.environment.pins()
+        return [f"{name}=={versions[name]}+{TORCH_BUILDS[self.environment.cuda]}" for name in ("torch", "torchvision")]
+
+    @property
+    def own_index(self) -> str:
+        """PyTorch's own index of such builds."""
+        return f"{TORCH_INDEX}/{TORCH_BUILDS[self.environment.cuda]}"
+
+    def describe(self) -> str:
+        """Return what is installed from where, in words."""
+        environment, groups = self.environment, groups_of(self.environment)
+        text = f"uv pip sync, else pip install --require-hashes: {' '.join(sorted(groups))} of {environment.lock}"
+        if self.lacks_torch(groups):
+            place = environment.wheels or f"a local folder of pip's settings, else {self.own_index}"
+            text += f"; {' '.join(self.own_builds)} from {place}" + "; what CUDA that names" * bool(environment.cuda)
+        return text
 
     def install(self) -> None:
         """Install all, in place of what was there before."""
         self.do("install", *self.listed("uv.txt", {"installer"}), may_fail=True)
-        self.uv = shutil.which("uv", path=f"{self.request.venv}/bin:{os.environ.get('PATH', os.defpath)}") or ""
+        path = f"{self.environment.venv}/bin:{os.environ.get('PATH', os.defpath)}"
+        self.uv = shutil.which("uv", path=path) or ""
         groups = self.groups() | ({"installer"} if self.uv else set())
         self.sync(groups)
         if self.lacks_torch(groups) and not self.install_own_build():
             print(" PyTorch's index cannot be reached: PyPI's build brings CUDA, 3 GB ...", end="", flush=True)
             self.sync(groups | {"torch-cuda13"})
-        shutil.rmtree(self.folder / "uv-cache", ignore_errors=True)
+        shutil.rmtree(self.environment.memory / "uv-cache", ignore_errors=True)
 
     def sync(self, groups: set[str]) -> None:
         """Install the packages of these groups; uv also removes all others.
@@ -53,33 +88,32 @@ class Installer:
 
     def install_own_build(self) -> bool:
         """Install PyTorch's own build and the CUDA that it names; return False if it cannot be reached."""
-        request, torch = self.request, plan.own_builds(self.request)
-        index = () if request.wheels else (f"--index-url={plan.own_index(request)}",)
-        optional = request.cuda is None and not request.wheels  # as PyPI has another that works
-        if not self.do("install", "--no-deps", *index, *torch, alone=True, may_fail=optional):
+        environment, torch = self.environment, self.own_builds
+        index = () if environment.wheels else (f"--index-url={self.own_index}",)
+        is_optional = environment.cuda is None and not environment.wheels  # as PyPI has another that works
+        if not self.do("install", "--no-deps", *index, *torch, alone=True, may_fail=is_optional):
             return False
-        if request.cuda:
-            tensorflow = f"tensorflow[and-cuda]=={request.pins()['tensorflow']}"
-            self.do("install", *torch, *([tensorflow] if "keras" in request.frameworks else []))
+        if environment.cuda:
+            tensorflow = f"tensorflow[and-cuda]=={environment.pins()['tensorflow']}"
+            self.do("install", *torch, *([tensorflow] if "keras" in environment.frameworks else []))
         return True
 
     def download(self, folder: Path, groups: set[str]) -> None:
         """Download the packages of these groups into a folder for machines without network."""
         into = ("download", f"--dest={folder}")
-        installed = self.ask([self.python, "-m", "pip", "freeze"]).split()
-        if "torch" in groups and f"torch=={self.request.pins()['torch']}" in installed:  # PyPI's
+        installed = self.programs.ask(self.python, "-m", "pip", "freeze").split()
+        if "torch" in groups and f"torch=={self.environment.pins()['torch']}" in installed:  # PyPI's
             groups = groups | {"torch-cuda13"}
         self.do(*into, *self.listed("packages.txt", groups))
         if self.lacks_torch(groups):
-            index = f"--index-url={plan.own_index(self.request)}"
-            self.do(*into, "--no-deps", index, *plan.own_builds(self.request), alone=True)
-            if self.request.cuda:  # the lock has not what PyTorch names
+            self.do(*into, "--no-deps", f"--index-url={self.own_index}", *self.own_builds, alone=True)
+            if self.environment.cuda:  # the lock has not what PyTorch names
                 self.do(*into, "--no-deps", *filter(is_cuda, installed))
 
     def groups(self) -> set[str]:
         """Return the groups of the lock to install; which PyTorch depends on what is at hand."""
-        groups, wheels = plan.groups(self.request), self.request.wheels
-        if "torch" in groups and self.request.cuda is None:
+        groups, wheels = groups_of(self.environment), self.environment.wheels
+        if "torch" in groups and self.environment.cuda is None:
             if self.has_cpu_build():
                 groups.add("torch-cpu")
             elif wheels and not list(wheels.glob("torch-*+cpu-*.whl")):
@@ -103,7 +137,7 @@ class Installer:
 
     def listed(self, name: str, groups: set[str]) -> tuple[str, ...]:
         """Write the packages of these groups into a file beside the log; return pip's arguments for it."""
-        path = self.folder / name
+        path = self.environment.memory / name
         text = "".join(str(one) for one in self.lock if one.groups & groups)
         # As it is written: for "==" a build for the CPU, "2.13.0+cpu", would do, too, and be preferred.
         path.write_text(re.sub(r"(?m)^(torch\w*)==", r"\1===", text), encoding="utf-8")
@@ -115,23 +149,17 @@ class Installer:
         Args:
             words: the command and its arguments.
             alone: of pip's settings, only those of the connection hold.
-            may_fail: then nothing is said.
+            may_fail: nothing is said then.
         """
-        alone = alone and not self.request.wheels
+        alone = alone and not self.environment.wheels
         settings = {key: value for key, value in self.settings.items() if not alone or key in CONNECTION}
         if self.uv:
-            offline = ["--no-index"] if settings.get("no-index", "0") != "0" else []  # uv has no variable for it
+            no_index = ["--no-index"] if settings.get("no-index", "0") != "0" else []  # uv has no variable for it
             # What comes from a folder is not kept a second time.
-            cache = {"UV_CACHE_DIR": str(self.folder / "uv-cache")} if self.request.wheels else {}
-            program, variables = (self.uv, "pip", *words, *offline), for_uv(settings) | cache
+            cache = {"UV_CACHE_DIR": f"{self.environment.memory}/uv-cache"} if self.environment.wheels else {}
+            program, variables = (self.uv, "pip", *words, *no_index), for_uv(settings) | cache
         else:
-            variables = plan.offline(self.request) | (for_pip(settings) if alone else {})
             program = (self.python, "-m", "pip", *words)
-        return self.run(Command(program, variables, installs=words[0] != "download", may_fail=may_fail))
-
-
-def for_pip(settings: dict[str, str]) -> dict[str, str]:
-    """Return variables by which pip has these settings alone, whatever its files and variables say."""
-    others = dict.fromkeys(("PIP_EXTRA_INDEX_URL", "PIP_FIND_LINKS", "PIP_NO_INDEX"), "")
-    named = {f"PIP_{key.upper().replace('-', '_')}": value for key, value in settings.items()}
-    return {"PIP_CONFIG_FILE": os.devnull, **others, **named}
+            variables = for_pip(settings) if alone else self.offline
+        is_change = words[0] != "download"
+        return self.programs.run(*program, variables=variables, installs=is_change, may_fail=may_fail)

@@ -12,7 +12,7 @@ from typing import Any
 from common.errors import UserError
 from common.utils.paths import ROOT
 from common.utils.whole_files import read_toml
-from launch.installation.cuda import Node, Toolkit, numbers, parse_driver
+from launch.installation.cuda import Node, Toolkit, numbers
 
 DRIVER_FILE = Path("/proc/driver/nvidia/version")
 SITES_FILE = ROOT / "common" / "sites" / "sites.toml"
@@ -76,6 +76,21 @@ def this_node() -> Node:
         toolkits=toolkits,
         notes=(*notes, *passed_over),
     )
+
+
+def parse_driver(text: str) -> str:
+    """Return a driver's version as it was printed.
+
+    Raises:
+        UserError: this is no version.
+    """
+    version = text.strip()
+    if re.fullmatch(r"\d+(\.\d+)+", version) is None:
+        raise UserError(
+            f"the NVIDIA driver does not tell its version. Received: {version or 'nothing'}. See what `nvidia-smi` "
+            "prints and repair the driver, or leave the GPU unused: make setup GPU=0"
+        )
+    return version
 
 
 def _candidates() -> list[Path]:

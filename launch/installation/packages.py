@@ -11,6 +11,7 @@ dev, installer      tools for tests, lint and types; uv
 """
 
 import ast
+import os
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -109,3 +110,10 @@ def local_folders(settings: dict[str, str]) -> list[Path]:
     """Return the folders among pip's find-links."""
     places = [place.removeprefix("file://") for place in settings.get("find-links", "").split()]
     return [Path(place) for place in places if Path(place).is_dir()]
+
+
+def for_pip(settings: dict[str, str]) -> dict[str, str]:
+    """Return variables by which pip has these settings alone, whatever its files and variables say."""
+    others = dict.fromkeys(("PIP_EXTRA_INDEX_URL", "PIP_FIND_LINKS", "PIP_NO_INDEX"), "")
+    named = {f"PIP_{key.upper().replace('-', '_')}": value for key, value in settings.items()}
+    return {"PIP_CONFIG_FILE": os.devnull, **others, **named}

@@ -1,12 +1,11 @@
 """Which environments a folder of wheels is for. One for the CPU has no such list: it serves either framework."""
 
-import dataclasses
 import json
 from collections.abc import Sequence
 from pathlib import Path
 
 from common.errors import UserError
-from launch.installation.cuda import NAMES, Environment
+from launch.installation.environment import NAMES, Environment
 
 NAME = "environments.json"
 
@@ -14,12 +13,13 @@ NAME = "environments.json"
 def pack(folder: Path, environments: Sequence[Environment]) -> None:
     """Write the list, if the environments are for GPUs."""
     if any(environment.cuda for environment in environments):
-        content = [dataclasses.asdict(environment) for environment in environments]
+        keys = ("folder", "frameworks", "cuda", "capabilities")
+        content = [{key: getattr(environment, key) for key in keys} for environment in environments]
         (folder / NAME).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 
-def unpack(folder: Path) -> tuple[Environment, ...]:
-    """Return the environments that a folder of wheels is for; none: for the CPU.
+def unpack(folder: Path, *, root: Path) -> tuple[Environment, ...]:
+    """Return the environments in a clone that a folder of wheels is for; none: for the CPU.
 
     Raises:
         UserError: the list is damaged.
@@ -30,6 +30,7 @@ def unpack(folder: Path) -> tuple[Environment, ...]:
     try:
         return tuple(
             Environment(
+                root=root,
                 folder=str(one["folder"]),
                 frameworks=tuple(one["frameworks"]),
                 cuda=int(one["cuda"]),
@@ -44,11 +45,7 @@ def unpack(folder: Path) -> tuple[Environment, ...]:
 
 
 def require(frameworks: Sequence[str], environments: Sequence[Environment], *, folder: Path) -> None:
-    """Check that a folder of wheels for these environments has all frameworks that are wanted.
-
-    Raises:
-        UserError: one is missing.
-    """
+    """Raise UserError if a folder of wheels for these environments lacks a framework that is wanted."""
     lacking = [NAMES[name] for name in frameworks if all(name not in one.frameworks for one in environments)]
     if lacking:
         raise UserError(

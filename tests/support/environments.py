@@ -5,7 +5,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from launch.installation.plan import site_packages
+from launch.installation.environment import site_packages
 
 ENVIRONMENT = Path(sys.prefix)
 PROGRAMS = ("mpirun", "orterun", "orterun_wrapper", "orted")

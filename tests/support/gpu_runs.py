@@ -12,8 +12,8 @@ from common.errors import UserError
 from common.model.weights import load_weights
 from common.run_folder.records import WEIGHTS_FILE, read_run
 from common.utils.environments import missing_packages, other_environment
+from launch.installation.environment import HOROVODS_NAMES
 from launch.installation.node import ask_nvidia
-from launch.installation.plan import HOROVODS_NAMES
 
 LIMIT_SECONDS = 300  # of a run: TensorFlow compiles kernels for a GPU that it does not know
 CPU_ONLY = ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS")

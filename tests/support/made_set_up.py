@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 from common.errors import UserError
 from launch.installation import command
-from launch.installation import run as setup_run
 from launch.installation.cuda import Node, Toolkit
+from launch.installation.run import SetUp
 
 ROOT = Path(__file__).resolve().parents[2]
 LOCK = "launch/installation/lock.txt"
@@ -41,7 +41,8 @@ class MadeSetUp:
         monkeypatch.setattr(command, "gpu_present", lambda: self.there is not None)
         monkeypatch.setattr(command, "this_node", self._look)
         monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=self.free * 1e9))
-        monkeypatch.setattr(setup_run, "run_set_up", self._run)
+        run = SetUp.run
+        monkeypatch.setattr(SetUp, "run", lambda work: run(work) if work.programs.dry else self._run(work.environment))
 
     def __call__(self, *args):
         """Return the exit code."""
@@ -61,10 +62,10 @@ class MadeSetUp:
         assert self.there, "the machine was asked"
         return self.there
 
-    def _run(self, work):
-        if work.request.folder in self.failing:
-            raise UserError(f"{work.request.folder} fails")
-        self.made.append(work.request.folder)
-        (work.state.venv / "bin").mkdir(exist_ok=True)
-        (work.state.venv / "bin" / "python").touch()
-        work.state.finish(work.request, "made")
+    def _run(self, environment):
+        if environment.folder in self.failing:
+            raise UserError(f"{environment.folder} fails")
+        self.made.append(environment.folder)
+        (environment.venv / "bin").mkdir(exist_ok=True)
+        Path(environment.python).touch()
+        environment.finish("made")

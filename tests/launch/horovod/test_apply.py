@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from launch.horovod import apply, build
-from launch.installation.plan import Request
+from launch.installation.environment import Environment
 
 BEFORE = {
     "core.cc": "".join(f"line {number}\n" for number in range(40)) + "a form feed \f in a line\nend\n",
@@ -114,6 +114,6 @@ def test_the_published_source_can_be_patched_and_needs_only_what_is_pinned(tmp_p
     lists = re.findall(r"^ *require_list(?: = |\.append)(.*)", (source / "setup.py").read_text(), flags=re.MULTILINE)
     needed = {name for text in lists for name in re.findall(r"'([a-z]+)[>=0-9.]*'", text)}
     assert needed, "what setuptools would fetch in the middle of a build, without pip's settings"
-    assert needed <= Request(root=Path(__file__).resolve().parents[3]).pins("base").keys()
+    assert needed <= Environment(root=Path(__file__).resolve().parents[3]).pins("base").keys()
     texts = (path.read_text(encoding="utf-8") for path in Path(source, "horovod").rglob("*.py"))
     assert not any("distutils" in text for text in texts), "Python 3.12 has none"

@@ -12,7 +12,7 @@ from horovod.common import open_mpi_prefix as prefix
 from processes import environment
 
 from common.distributed import communicator
-from launch.installation.plan import site_packages
+from launch.installation.environment import site_packages
 from launch.preflight.host_checks import MARKS, horovod_build
 
 

@@ -15,16 +15,15 @@ from made_set_up import MadeSetUp, made_node
 
 from common.errors import UserError
 from launch.installation import cuda, node, packed
-from launch.installation import state as setup_state
-from launch.installation.cuda import Environment, Toolkit
-from launch.installation.plan import Request
+from launch.installation.cuda import Toolkit
+from launch.installation.environment import Environment, remembered
 from launch.sites.site_files import read_launch_site, shipped_sites
 
 ROOT = Path(__file__).resolve().parents[3]
 BOTH = ("torch", "keras")
 APART = (
-    Environment(folder=".venv-torch", frameworks=("torch",), cuda=13, capabilities=("12.0",)),
-    Environment(folder=".venv-keras", frameworks=("keras",), cuda=12, capabilities=("12.0",)),
+    Environment(root=ROOT, folder=".venv-torch", frameworks=("torch",), cuda=13, capabilities=("12.0",)),
+    Environment(root=ROOT, folder=".venv-keras", frameworks=("keras",), cuda=12, capabilities=("12.0",)),
 )
 BLACKWELL = made_node(capabilities=("12.0",), toolkits=("12.9",))
 
@@ -138,7 +137,7 @@ def test_a_site_refuses_a_framework_that_set_up_would_refuse_there(name, framewo
     """Before machines are rented. Modules can bring PyTorch to CTE-POWER, a user an nvcc to ParallelCluster."""
     site, there = read_launch_site(name), node.described_node(name)
     try:
-        cuda.choose(there, (framework,))
+        cuda.choose(there, Environment(root=ROOT, frameworks=(framework,)))
         refused = ""
     except UserError as error:
         refused = str(error)
@@ -157,29 +156,29 @@ def set_up(tmp_path, monkeypatch):
     return MadeSetUp(tmp_path / "clone", monkeypatch, there=BLACKWELL)
 
 
-def remembered(set_up):
+def made_in(set_up):
     """Return folder -> frameworks and CUDA of the environments that were made or begun."""
-    return {made.folder: (made.frameworks, made.cuda) for made in setup_state.remembered(set_up.root)}
+    return {made.folder: (made.frameworks, made.cuda) for made in remembered(set_up.root)}
 
 
 def test_environments_stay_as_they_were_made_and_make_room_for_others(set_up, capsys):
     set_up.there = made_node()
     assert set_up.makes("--gpu", "--frameworks", "torch") == [".venv"]
-    assert remembered(set_up) == {".venv": (("torch",), 13)}
+    assert made_in(set_up) == {".venv": (("torch",), 13)}
     set_up.there = None
     for words in ([], ["--gpu"], ["--frameworks", "torch"]):
         assert set_up.makes(*words) == [], "nothing is to be decided"
     set_up.there = BLACKWELL
     assert set_up.makes("--need", "keras") == [".venv-torch", ".venv-keras"]
     assert (set_up.root / ".venv").resolve() == set_up.root / ".venv-torch"
-    assert remembered(set_up) == {".venv-torch": (("torch",), 13), ".venv-keras": (("keras",), 12)}
+    assert made_in(set_up) == {".venv-torch": (("torch",), 13), ".venv-keras": (("keras",), 12)}
     assert set_up.makes("--frameworks", "keras") == []
     set_up.there = made_node(driver="550.54.15")
     assert set_up("--dev") == 2
     assert "CUDA 13 needs driver 580 or newer, this is 550.54.15" in capsys.readouterr().err
     assert set_up.folders() == [".venv", ".venv-keras", ".venv-torch"]
     assert set_up.makes("--no-gpu", "--frameworks", "torch") == [".venv"]
-    assert remembered(set_up) == {".venv": (("torch",), None)}
+    assert made_in(set_up) == {".venv": (("torch",), None)}
     assert set_up.folders() == [".venv"]
 
 
@@ -225,16 +224,16 @@ def test_what_a_removal_leaves_after_an_interruption_is_not_used(set_up, monkeyp
 
     monkeypatch.setattr(shutil, "rmtree", interrupted)
     assert set_up("--gpu") == 130
-    state = setup_state.SetupState(set_up.root)
-    assert state.installed() == ((), False)
-    assert not state.usable(Request(root=set_up.root))
+    environment = Environment(root=set_up.root)
+    assert environment.stamp() == {}
+    assert not environment.is_usable()
 
 
 def test_a_folder_of_wheels_decides_as_it_was_packed(set_up, tmp_path, capsys):
     wheels = tmp_path / "wheels"
     wheels.mkdir()
-    packed.pack(wheels, [Environment(folder=".venv", frameworks=BOTH)])
-    assert packed.unpack(wheels) == (), "for the CPU"
+    packed.pack(wheels, [Environment(root=set_up.root)])
+    assert packed.unpack(wheels, root=set_up.root) == (), "for the CPU"
     packed.pack(wheels, APART)
     for driver, code, words in (("550.54.15", 2, "CUDA 13 needs driver 580"), ("580.95.05", 0, "")):
         set_up.there = made_node(driver=driver, capabilities=("12.0",), toolkits=())  # nothing is compiled

