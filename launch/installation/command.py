@@ -75,8 +75,9 @@ def set_up(options: argparse.Namespace) -> None:
     if is_complete and not options.dry_run and not options.fill_wheels:
         return
     node = look() if any(environment.cuda for environment in environments) else None
-    if node:
-        check(environments, node)
+    for environment in environments:
+        if node:
+            check(environment, node, with_nvcc=False)
     if options.dry_run:
         for line in describe(node, environments) if node else []:
             print(f"# {line}")
@@ -119,7 +120,7 @@ def decide(options: argparse.Namespace, wheels: Path | None, look: Callable[[], 
     """
     made, packed = remembered(options.root), unpack(wheels, root=options.root) if wheels else ()
     begun = {name for one in made for name in one.frameworks}
-    installed = {name for one in made for name in one.stamp().get("frameworks", ())}
+    installed = {name for one in made for name in one.frameworks_there()}
     frameworks = named_frameworks(options, in_order(begun))
     had_gpu = any(environment.cuda for environment in made)
     gpu = options.gpu

@@ -5,7 +5,6 @@ Libraries of two majors overwrite each other in one environment, as both are unp
 see it. Horovod's kernels are compiled by an nvcc of the framework's major: PyPI has one of CUDA 13, none of CUDA 12.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -63,28 +62,24 @@ class Build:
     """A framework's published build for one major version of CUDA.
 
     Attributes:
-        framework: torch or keras.
-        cuda: the major version.
         oldest, newest: compute capabilities that it has code for; no newest: it also has code that drivers translate
             for later ones. From the build's own list (`torch._C._cuda_getArchFlags`, `tf.sysconfig.get_build_info`).
         architectures: processors that there are wheels for.
     """
 
-    framework: str
-    cuda: int
     oldest: str
-    newest: str = ""
+    newest: str = "999.0"
     architectures: tuple[str, ...] = ("x86_64",)
 
 
-BUILDS = (
-    Build(framework="torch", cuda=12, oldest="5.0", newest="9.0"),
-    Build(framework="torch", cuda=13, oldest="7.5", architectures=("x86_64", "aarch64")),
-    Build(framework="keras", cuda=12, oldest="6.0"),
-)
+# By framework and CUDA's major version.
+BUILDS = {
+    "torch": {12: Build(oldest="5.0", newest="9.0"), 13: Build(oldest="7.5", architectures=("x86_64", "aarch64"))},
+    "keras": {12: Build(oldest="6.0")},
+}
 
 
-def choose(node: Node, wanted: Environment) -> tuple[Environment, ...]:
+def choose(node: Node, wanted: Environment) -> list[Environment]:
     """Return the environments for a node: one on CUDA 12 if that suits all, else one for each framework.
 
     One environment has the advantage that both frameworks compute with the same libraries.
@@ -92,15 +87,12 @@ def choose(node: Node, wanted: Environment) -> tuple[Environment, ...]:
     Raises:
         UserError: a framework has no build that works there; with the reason of each.
     """
-    problems = {
-        name: {build.cuda: problem(build, node, with_nvcc=True) for build in BUILDS if build.framework == name}
-        for name in wanted.frameworks
-    }
+    problems = {name: {cuda: problem(name, cuda, node) for cuda in BUILDS[name]} for name in wanted.frameworks}
     fitting = {name: {cuda for cuda, why in reasons.items() if not why} for name, reasons in problems.items()}
     for name in wanted.frameworks:
         if not fitting[name]:
             others = [other for other in wanted.frameworks if fitting[other]]
-            raise UserError(_refusal(name, list(problems[name].values()), node=node, others=others))
+            raise _refusal(name, list(problems[name].values()), node=node, others=others)
     parts = {ONLY: wanted.frameworks}
     if not set.intersection(*fitting.values()):
         parts = {f"{ONLY}-{name}": (name,) for name in wanted.frameworks}
@@ -109,39 +101,31 @@ def choose(node: Node, wanted: Environment) -> tuple[Environment, ...]:
         cuda = max(set.intersection(*(fitting[name] for name in frameworks)))
         capabilities = node.capabilities or CAPABILITIES[cuda]
         environments.append(replace(wanted, folder=folder, frameworks=frameworks, cuda=cuda, capabilities=capabilities))
-    return tuple(environments)
+    return environments
 
 
-def check(environments: Sequence[Environment], node: Node) -> None:
-    """Check environments that were chosen elsewhere, with Horovod compiled, against a node.
-
-    Raises:
-        UserError: a framework does not work there.
-    """
-    for one in environments:
-        for build in BUILDS:
-            why = problem(build, node, with_nvcc=False)
-            if build.framework in one.frameworks and build.cuda == one.cuda and why:
-                raise UserError(_refusal(build.framework, [why], node=node))
+def check(environment: Environment, node: Node, *, with_nvcc: bool) -> None:
+    """Raise UserError if an environment that was chosen before does not work on a node, or cannot be compiled for."""
+    for name in environment.frameworks:
+        if environment.cuda and (why := problem(name, environment.cuda, node, with_nvcc=with_nvcc)):
+            raise _refusal(name, [why], node=node)
 
 
-def problem(build: Build, node: Node, *, with_nvcc: bool) -> str:
+def problem(framework: str, cuda: int, node: Node, *, with_nvcc: bool = True) -> str:
     """Return why a build does not work on a node; empty: nothing is known against it."""
-    name = f"CUDA {build.cuda}"
+    build, name = BUILDS[framework][cuda], f"CUDA {cuda}"
     if node.architecture not in build.architectures:
         return f"{name} has no wheels for {node.architecture}"
-    if node.driver and int(node.driver.split(".")[0]) < DRIVERS[build.cuda]:
-        return f"{name} needs driver {DRIVERS[build.cuda]} or newer, this is {node.driver}"
-    newest = numbers(build.newest) if build.newest else (math.inf, 0)
+    if node.driver and numbers(node.driver)[0] < DRIVERS[cuda]:
+        return f"{name} needs driver {DRIVERS[cuda]} or newer, this is {node.driver}"
     for capability in node.capabilities:
-        if not numbers(build.oldest) <= numbers(capability) <= newest:
+        if not numbers(build.oldest) <= numbers(capability) <= numbers(build.newest):
             return f"{name} has no code for GPUs of compute capability {capability}"
-    if with_nvcc and build.cuda == 12:
-        there = [toolkit.version for toolkit in node.toolkits]
-        if not node.toolkit(12):
-            old = any(version.startswith("12.") for version in there)
-            needed = "an nvcc of 12.8 or newer for these GPUs" if old else "an nvcc 12, which pip does not have"
-            return f"{name} needs {needed} (found: {', '.join(there) or 'no toolkit'})"
+    if with_nvcc and cuda == 12 and not node.toolkit(12):
+        versions = [toolkit.version for toolkit in node.toolkits]
+        is_old = any(version.startswith("12.") for version in versions)
+        needed = "an nvcc of 12.8 or newer for these GPUs" if is_old else "an nvcc 12, which pip does not have"
+        return f"{name} needs {needed} (found: {', '.join(versions) or 'no toolkit'})"
     return ""
 
 
@@ -150,7 +134,7 @@ def numbers(version: str) -> tuple[int, ...]:
     return tuple(map(int, version.split(".")))
 
 
-def _refusal(framework: str, problems: Sequence[str], *, node: Node, others: Sequence[str] = ()) -> str:
+def _refusal(framework: str, problems: Sequence[str], *, node: Node, others: Sequence[str] = ()) -> UserError:
     """Return the error for a framework; `others` would work."""
     remedies = []
     if any("nvcc" in why for why in problems):
@@ -159,12 +143,12 @@ def _refusal(framework: str, problems: Sequence[str], *, node: Node, others: Seq
             "or name it in HOROVOD_CUDA_HOME"
         )
     remedies += [f"set up {NAMES[other]} alone: make setup GPU=1 FRAMEWORKS={other}" for other in others]
-    if any(node.architecture in build.architectures for build in BUILDS):
+    if any(node.architecture in build.architectures for builds in BUILDS.values() for build in builds.values()):
         remedies.append("leave the GPU unused: make setup GPU=0")
     else:  # also none for the CPU
         remedies.append(f"use other machines, as PyPI has no wheels for {node.architecture}")
     what = f"{NAMES[framework]} cannot use this node's GPU. Received: {'; '.join(problems)}"
-    return f"{what}. To go on: {', or '.join(remedies)}"
+    return UserError(f"{what}. To go on: {', or '.join(remedies)}")
 
 
 def describe(node: Node, environments: Sequence[Environment]) -> list[str]:

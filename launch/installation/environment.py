@@ -89,6 +89,10 @@ class Environment:
         """Return what is installed; empty: nothing that may be used."""
         return _read(self.memory / "stamp.json")
 
+    def frameworks_there(self) -> tuple[str, ...]:
+        """Return the frameworks that are installed."""
+        return tuple(self.stamp().get("frameworks", ()))
+
     def place(self) -> dict[str, Any]:
         """Return what it is bound to: its programs hold its absolute path, its packages the kind of machine."""
         cuda = {"cuda": self.cuda, "capabilities": list(self.capabilities)} if self.cuda else {}
@@ -102,9 +106,8 @@ class Environment:
 
     def has_frameworks(self) -> bool:
         """Return whether the frameworks are installed, whole and current. More may be installed."""
-        stamp = self.stamp()
-        is_current = stamp.get("fingerprint") == self.fingerprint() and self.is_usable()
-        return is_current and {*self.frameworks} <= {*stamp["frameworks"]}
+        is_current = self.stamp().get("fingerprint") == self.fingerprint() and self.is_usable()
+        return is_current and {*self.frameworks} <= {*self.frameworks_there()}
 
     def is_complete(self) -> bool:
         """Return whether all that is wanted is installed, whole and current."""
@@ -112,9 +115,10 @@ class Environment:
 
     def with_installed(self) -> "Environment":
         """Return this environment with what is wanted and what is in it already."""
-        stamp = self.stamp() if self.is_usable() else {}
-        frameworks = in_order({*self.frameworks, *stamp.get("frameworks", ())})
-        return replace(self, frameworks=frameworks, dev=self.dev or bool(stamp.get("dev")))
+        if not self.is_usable():
+            return self
+        frameworks = in_order({*self.frameworks, *self.frameworks_there()})
+        return replace(self, frameworks=frameworks, dev=self.dev or self.stamp().get("dev", False))
 
     def begin(self) -> None:
         """Take the stamp away, and with it an environment that cannot be built upon.
@@ -175,13 +179,14 @@ def remembered(root: Path) -> tuple[Environment, ...]:
     """
     environments = []
     for folder in EACH if (root / ONLY).is_symlink() or (root / EACH[0]).exists() else (ONLY,):
-        environment = Environment(root=root, folder=folder)
-        place, chosen = _read(environment.memory / "place.json"), environment.memory / "chosen"
+        one = Environment(root=root, folder=folder)
+        place, chosen = _read(one.memory / "place.json"), one.memory / "chosen"
         if "gpu" in place:
-            names = chosen.read_text(encoding="utf-8").split() if chosen.exists() else []
-            frameworks = in_order(names or environment.stamp().get("frameworks", ()))
-            cuda = {"cuda": place.get("cuda"), "capabilities": tuple(place.get("capabilities", ()))}
-            environments.append(replace(environment, frameworks=frameworks, **cuda))
+            names = chosen.read_text(encoding="utf-8").split() if chosen.exists() else one.frameworks_there()
+            capabilities = tuple(place.get("capabilities", ()))
+            environments.append(
+                replace(one, frameworks=in_order(names), cuda=place.get("cuda"), capabilities=capabilities)
+            )
     return tuple(environments)
 
 

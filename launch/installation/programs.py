@@ -5,7 +5,6 @@ import re
 import shlex
 import signal
 import subprocess
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -66,7 +65,7 @@ class Programs:
     def run(
         self,
         *words: str,
-        variables: Mapping[str, str] | None = None,
+        variables: dict[str, str] | None = None,
         installs: bool = False,
         may_fail: bool = False,
     ) -> bool:

@@ -11,7 +11,7 @@ from pathlib import Path
 from common.errors import UserError
 from common.utils.cache_folder import cache_folder
 from launch.horovod import build as horovod_build
-from launch.installation.cuda import Node, Toolkit
+from launch.installation.cuda import Node, Toolkit, check
 from launch.installation.environment import HOROVODS_NAMES, NAMES, Environment, site_packages
 from launch.installation.installer import Installer
 from launch.installation.programs import Programs
@@ -32,7 +32,7 @@ class SetUp:
 
     Attributes:
         environment: what is wanted.
-        toolkit: CUDA's compiler; None: pip's.
+        node: with GPUs, for which it is wanted, if it is.
         horovod: the Horovod that fits.
         wheel: a built one, if one was found.
         is_tried: in this environment, with these packages.
@@ -40,9 +40,9 @@ class SetUp:
 
     def __init__(self, environment: Environment, node: Node | None = None, *, dry: bool = False) -> None:
         """Look for what is there; nothing is made."""
-        self.environment, self.programs = environment, Programs(environment, dry=dry)
-        self.toolkit = node.toolkit(environment.cuda) if node and environment.cuda else None
-        self.horovod, self.cache = wanted_horovod(environment, self.toolkit), cache_folder() / "wheels"
+        self.environment, self.node, self.programs = environment, node, Programs(environment, dry=dry)
+        toolkit = node.toolkit(environment.cuda) if node and environment.cuda else None
+        self.horovod, self.cache = wanted_horovod(environment, toolkit), cache_folder() / "wheels"
         self.wheel = horovod_build.find_wheel(self.cache, self.horovod.key())
         if self.wheel is None and environment.wheels:
             folder = environment.wheels / "horovod"
@@ -159,7 +159,7 @@ class SetUp:
     def gigabytes(self) -> float:
         """Return the free space that set-up needs, generously."""
         environment, build = self.environment, 0 if self.wheel else GIGABYTES["build"]
-        there = environment.stamp().get("frameworks", ()) if environment.is_usable() else ()
+        there = environment.frameworks_there() if environment.is_usable() else ()
         base = 0 if there else GIGABYTES["base"] + GIGABYTES["dev"] * environment.dev
         cuda = GIGABYTES["cuda"] if environment.cuda else 0
         return base + build + sum(GIGABYTES[name] + cuda for name in environment.frameworks if name not in there)
@@ -188,11 +188,8 @@ class SetUp:
                 f"the cache folder cannot be written: {error}. Change its permissions, or name another in "
                 "HOROVOD_TWINS_CACHE"
             ) from None
-        if self.environment.cuda == 12 and self.toolkit is None:
-            raise UserError(
-                "Horovod has to be compiled by an nvcc 12, which pip does not have. Received: no CUDA 12 toolkit. "
-                "Install one, load its module, or name it in HOROVOD_CUDA_HOME"
-            )
+        if self.node:
+            check(self.environment, self.node, with_nvcc=True)
 
 
 def check_all(root: Path, set_ups: Sequence[SetUp]) -> None:
