@@ -120,8 +120,8 @@ def bare_loop(state: TrainingState, data: ShardedData, *, with_sums: bool, makes
 
     def made(epoch: int, steps: int) -> Iterator[tuple[tf.Tensor, tf.Tensor]]:
         task = with_steps(data.task, size=1, epoch=epoch, steps=steps)
-        for images, labels in ShardedData(task, comm=data.comm, device=data.device).training(epoch):
-            yield tf.constant(images), tf.constant(labels)
+        for images, labels in ShardedData(task, comm=data.comm, device=data.device).training(epoch, most=1):
+            yield tf.constant(images[0]), tf.constant(labels[0])
 
     batches = list(made(1, min(MEMORY_BATCHES, data.task.steps_per_epoch)))
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)

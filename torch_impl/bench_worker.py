@@ -97,7 +97,7 @@ def bare_loop(state: TrainingState, data: ShardedData, *, with_sums: bool, makes
 
     def made(epoch: int, steps: int) -> Batches:
         task = with_steps(data.task, size=1, epoch=epoch, steps=steps)
-        return ShardedData(task, comm=data.comm, device=data.device).training(epoch)
+        return ShardedData(task, comm=data.comm, device=data.device).training(epoch, most=1)
 
     batches = list(made(1, min(MEMORY_BATCHES, data.task.steps_per_epoch)))
 

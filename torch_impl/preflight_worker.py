@@ -33,7 +33,8 @@ def check(config: DeviceConfig) -> int:
         tensor = torch.from_numpy(values).to(device)
         distributed.synchronize(device)
         began = time.perf_counter()
-        total = hvd.allreduce(tensor, op=hvd.Sum, name="preflight")
+        # Horovod has not been started in a process that is alone.
+        total = hvd.allreduce(tensor, op=hvd.Sum, name="preflight") if ranks.size > 1 else tensor
         distributed.synchronize(device)
         seconds = time.perf_counter() - began
         return total.cpu().numpy(), seconds

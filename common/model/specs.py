@@ -7,7 +7,7 @@
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from tabulate import tabulate
@@ -230,13 +230,11 @@ def model_spec(name: str, *, input_shape: Shape, outputs: int) -> ModelSpec:
     Raises:
         UserError: the images are too small for the layers.
     """
-    layers, torchvision = _layers_of(name, outputs), name if name in _IN_TORCHVISION else ""
-    return spec_of_layers(name, layers, input_shape=input_shape, outputs=outputs, torchvision=torchvision)
+    spec = spec_of_layers(name, _layers_of(name, outputs), input_shape=input_shape, outputs=outputs)
+    return replace(spec, torchvision=name if name in _IN_TORCHVISION else "")
 
 
-def spec_of_layers(
-    name: str, layers: Iterable[Layer], *, input_shape: Shape, outputs: int, torchvision: str = ""
-) -> ModelSpec:
+def spec_of_layers(name: str, layers: Iterable[Layer], *, input_shape: Shape, outputs: int) -> ModelSpec:
     """Return a model of these layers, of which each comes after those that it reads.
 
     Raises:
@@ -256,7 +254,7 @@ def spec_of_layers(
             )
         rows.append(row)
         shapes[layer.name], previous = row.output_shape, layer.name
-    return ModelSpec(name, input_shape, outputs, tuple(rows), torchvision)
+    return ModelSpec(name, input_shape, outputs, tuple(rows))
 
 
 def layer_table(spec: ModelSpec) -> str:

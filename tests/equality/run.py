@@ -208,7 +208,9 @@ def compared(row: Row, framework: str, *, before: Path, working: Path) -> list[s
         return [*differing_weights(old, new), *records]
     again, problem = kept(row, framework, tree=before, side=before.parent, turn=2)
     spread, distance = distance_of(old, again), distance_of(old, new)
-    apart = [f"weights are {distance:.2e} apart, two runs before {spread:.2e}"] if distance > 2 * spread else []
+    # Two runs that agree by chance show no spread.
+    is_apart = spread > 0 and distance > 2 * spread
+    apart = [f"weights are {distance:.2e} apart, two runs before {spread:.2e}"] if is_apart else []
     return [*([problem] if problem else []), *apart, *records]
 
 

@@ -274,13 +274,9 @@ def without_compiler(framework):
     return mock.patch.object(torch, "compile", traced)
 
 
-@contextlib.contextmanager
 def without_onednn(framework):
     """Let the programs that compute alone find a build without oneDNN."""
-    with contextlib.ExitStack() as stack:
-        for program in ("predict", "export"):
-            stack.enter_context(mock.patch.object(_module(framework, program), "onednn_is_on", lambda: False))
-        yield
+    return mock.patch.object(_module(framework, "predict"), "onednn_is_on", lambda: False)
 
 
 def worker_leaves(framework):
