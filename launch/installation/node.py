@@ -39,17 +39,16 @@ def gpu_present() -> bool:
 
 def ask_nvidia(*args: str) -> str:
     """Return what nvidia-smi answers; nothing if there is none, it finds no GPU, or it hangs."""
+    return _ask("nvidia-smi", *args)
+
+
+def _ask(*words: str) -> str:
+    pipe, patience = subprocess.PIPE, PATIENCE_SECONDS
     try:
-        done = _ask(["nvidia-smi", *args])
+        done = subprocess.run(words, stdout=pipe, stderr=pipe, errors="replace", timeout=patience, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return done.stdout if done.returncode == 0 else ""
-
-
-def _ask(command: list[str]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command, capture_output=True, text=True, errors="replace", timeout=PATIENCE_SECONDS, check=False
-    )
 
 
 def this_node() -> Node:
@@ -60,13 +59,16 @@ def this_node() -> Node:
     """
     answer = ask_nvidia("--query-gpu=driver_version,compute_cap", "--format=csv,noheader")
     rows = [[part.strip() for part in line.split(",")] for line in answer.splitlines() if line.strip()]
-    driver, notes = "", []
-    if rows:
-        driver = parse_driver(rows[0][0])
-    elif DRIVER_FILE.exists():
-        found = re.search(r"Kernel Module\D*(\d+(\.\d+)+)", DRIVER_FILE.read_text(encoding="utf-8", errors="replace"))
-        driver = parse_driver(found[1] if found else "")
+    driver, notes = rows[0][0] if rows else "", []
+    if not rows and DRIVER_FILE.exists():
+        text = DRIVER_FILE.read_text(encoding="utf-8", errors="replace")
+        driver = "".join(re.findall(r"Kernel Module\D*(\d+(?:\.\d+)+)", text)[:1])
         notes.append(f"nvidia-smi does not answer; the driver's version is from {DRIVER_FILE}")
+    if (rows or notes) and re.fullmatch(r"\d+(\.\d+)+", driver) is None:
+        raise UserError(
+            f"the NVIDIA driver does not tell its version. Received: {driver or 'nothing'}. See what `nvidia-smi` "
+            "prints and repair the driver, or leave the GPU unused: make setup GPU=0"
+        )
     capabilities = {row[1] for row in rows if len(row) > 1 and re.fullmatch(r"\d+\.\d+", row[1])}
     toolkits, passed_over = find_toolkits(_candidates())
     return Node(
@@ -78,46 +80,27 @@ def this_node() -> Node:
     )
 
 
-def parse_driver(text: str) -> str:
-    """Return a driver's version as it was printed.
-
-    Raises:
-        UserError: this is no version.
-    """
-    version = text.strip()
-    if re.fullmatch(r"\d+(\.\d+)+", version) is None:
-        raise UserError(
-            f"the NVIDIA driver does not tell its version. Received: {version or 'nothing'}. See what `nvidia-smi` "
-            "prints and repair the driver, or leave the GPU unused: make setup GPU=0"
-        )
-    return version
-
-
 def _candidates() -> list[Path]:
     named = [Path(os.environ[name]) for name in VARIABLES if os.environ.get(name)]
     program = shutil.which("nvcc")
-    found = [Path(program).resolve().parents[1]] if program else []
+    on_path = [Path(program).resolve().parents[1]] if program else []
     usual = sorted(Path("/usr/local").glob("cuda-*"), key=lambda path: [int(n) for n in re.findall(r"\d+", path.name)])
-    return [*named, *found, Path("/usr/local/cuda"), *reversed(usual)]
+    return [*named, *on_path, Path("/usr/local/cuda"), *reversed(usual)]
 
 
 def find_toolkits(homes: Iterable[Path]) -> tuple[tuple[Toolkit, ...], tuple[str, ...]]:
     """Return the whole CUDA toolkits among folders, and what was passed over, in words."""
-    toolkits: dict[Path, Toolkit] = {}
-    notes: dict[Path, str] = {}
-    for home in homes:
-        place = home.resolve()
-        if place in toolkits or place in notes:
-            continue
+    toolkits, notes = [], []
+    for home in dict.fromkeys(home.resolve() for home in homes):
         try:
-            version, problem = _look_into(place)
+            version, problem = _look_into(home)
         except OSError as error:  # no permission, say
             version, problem = "", error.strerror or str(error)
         if problem:
-            notes[place] = f"passed over {place / 'bin' / 'nvcc'}: {problem}"
+            notes.append(f"passed over {home / 'bin' / 'nvcc'}: {problem}")
         elif version:
-            toolkits[place] = Toolkit(home=place, version=version)
-    return tuple(toolkits.values()), tuple(notes.values())
+            toolkits.append(Toolkit(home=home, version=version))
+    return tuple(toolkits), tuple(notes)
 
 
 def _look_into(home: Path) -> tuple[str, str]:
@@ -137,12 +120,7 @@ def _look_into(home: Path) -> tuple[str, str]:
 
 def nvcc_version(nvcc: Path) -> str:
     """Return the release that an nvcc prints, such as "12.9"; empty if it does not."""
-    try:
-        done = _ask([str(nvcc), "--version"])
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    found = re.search(r"release (\d+\.\d+)", done.stdout)
-    return found[1] if found else ""
+    return "".join(re.findall(r"release (\d+\.\d+)", _ask(str(nvcc), "--version"))[:1])
 
 
 def described_node(reference: str) -> Node:
@@ -162,8 +140,7 @@ def described_node(reference: str) -> Node:
         raise UserError(f"--node names no site. Received: {reference}. Use one of {names}, or a file of your own")
     own = read_toml(path, what="site")
     launch = _value(own, "launch", path)
-    software = _value(launch, "software", path)
-    kinds = _value(launch, "nodes", path)
+    software, kinds = _value(launch, "software", path), _value(launch, "nodes", path)
     nodes = [node for node in kinds if kind in ("", node, node.removeprefix(f"{name}-"))]
     if kinds and not nodes:
         raise UserError(f"{name} has no such kind of node. Received: {reference}. Use {', '.join(kinds)}")
@@ -171,14 +148,12 @@ def described_node(reference: str) -> Node:
     capabilities = {_capability(node, own, known, path) for node in nodes} - {""}
     if not capabilities:
         raise UserError(f"no NVIDIA GPU is known of these nodes. Received: {reference}. Name nodes with GPUs: aws-g5")
+    versions = sorted(_value(software, "toolkits", path), key=numbers, reverse=True)
     return Node(
         architecture=_value(launch, "architecture", path) or "x86_64",
         driver=_value(software, "driver", path),
         capabilities=tuple(sorted(capabilities, key=numbers)),
-        toolkits=tuple(
-            Toolkit(home=Path(f"cuda-{version}"), version=version)  # its place is not known
-            for version in sorted(_value(software, "toolkits", path), key=numbers, reverse=True)
-        ),
+        toolkits=tuple(Toolkit(home=Path(f"cuda-{version}"), version=version) for version in versions),
     )
 
 
