@@ -15,7 +15,8 @@ import sys
 import tempfile
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 
@@ -50,20 +51,20 @@ def main() -> None:
     listed = subprocess.run([sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True, check=True)
     settings = pip_settings(listed.stdout)
     public = {key: value for key, value in settings.items() if key not in ("find-links", "extra-index-url")}
-    resolver = Resolver(pythons=project["requires-python"], variables=for_uv(public), words=sys.argv[1:])
+    resolve = partial(resolved, pythons=project["requires-python"], variables=for_uv(public))
 
     needs = {"base": project["dependencies"] + extras["horovod"], **{group: extras[group] for group in GROUPS}}
     before = read_lock(FILE)
-    found = resolver.resolve([need for group in needs.values() for need in group], before)
+    found = resolve([need for group in needs.values() for need in group], before)
     known = pins(found)
-    reached = {group: pins(resolver.resolve(wanted, known=known)) for group, wanted in needs.items()}
+    reached = {group: pins(resolve(wanted, known=known)) for group, wanted in needs.items()}
     lock = [
         replace(one, groups=groups_of(one.name, {name for name in reached if one.name in reached[name]}))
         for one in found
     ]
     lock += cpu_builds(found, before, local_folders(settings))
     wanted = [*(need for extra in EXTRAS for need in extras[extra]), "onnxruntime"]
-    others = [one for one in resolver.resolve(wanted, read_lock(FOR_TESTS), known) if one.name not in known]
+    others = [one for one in resolve(wanted, read_lock(FOR_TESTS), known) if one.name not in known]
     beside = [replace(one, groups=frozenset({"extras"})) for one in others]
     for path, packages in {FILE: lock, FOR_TESTS: beside}.items():
         path.write_text(as_lock(packages), encoding="utf-8")
@@ -77,59 +78,52 @@ def groups_of(name: str, reached: set[str]) -> frozenset[str]:
     return frozenset(BUILDS.get(name, reached - {"cuda12"}))  # TensorFlow's builds need the same, but for CUDA
 
 
-@dataclass(frozen=True, kw_only=True)
-class Resolver:
-    """uv, for these Pythons (">=3.11,<3.14"), with these variables and words of its own."""
+def resolved(
+    needs: Sequence[str],
+    before: Iterable[Package] = (),
+    known: Mapping[str, str] | None = None,
+    *,
+    pythons: str,
+    variables: Mapping[str, str],
+) -> list[Package]:
+    """Return what needs come to, by uv.
 
-    pythons: str
-    variables: Mapping[str, str]
-    words: Sequence[str]
+    Args:
+        needs: as in pyproject.toml.
+        before: packages whose versions and hashes are kept where they will do.
+        known: versions that are fixed.
+        pythons: for which they are needed, such as ">=3.11,<3.14".
+        variables: for uv.
 
-    def resolve(
-        self, needs: Sequence[str], before: Iterable[Package] = (), known: Mapping[str, str] | None = None
-    ) -> list[Package]:
-        """Return what needs come to.
-
-        Args:
-            needs: as in pyproject.toml.
-            before: packages whose versions and hashes are kept where they will do.
-            known: versions that are fixed.
-
-        Raises:
-            UserError: there is no such set of versions, or it is not the same for all Pythons.
-        """
-        terms = [f"python_full_version {term}" for term in re.sub(r"([\d.]+)", r" '\1'", self.pythons).split(",")]
-        kept = "".join(str(package) for package in before if "+" not in package.version)
-        fixed = "".join(f"{name}=={version}\n" for name, version in (known or {}).items())
-        with tempfile.TemporaryDirectory() as name:
-            for file, text in {
-                "pyproject.toml": f'[tool.uv]\nenvironments = ["{" and ".join([*terms, PLACE])}"]\n',
-                "needs.in": "\n".join(needs),
-                "known.txt": fixed,
-                "lock.txt": kept,
-            }.items():
-                Path(name, file).write_text(text, encoding="utf-8")
-            command = [str(Path(sys.prefix, "bin", "uv")), "pip", "compile", "--quiet", "--universal", "--no-annotate"]
-            command += [
-                f"--python-version={re.findall(r'[0-9.]+', self.pythons)[0]}",
-                "--only-binary=:all:",
-                *self.words,
-            ]
-            command += ["--generate-hashes", "--constraints=known.txt", "--output-file=lock.txt", "needs.in"]
-            done = subprocess.run(
-                command, cwd=name, env=os.environ | self.variables, capture_output=True, text=True, check=False
-            )
-            if done.returncode != 0:
-                raise UserError(f"uv finds no versions that suit all. Received: {' '.join(done.stderr.split())[:600]}")
-            text = Path(name, "lock.txt").read_text(encoding="utf-8")
-        entries = re.findall(r"^([\w.-]+)==(\S+) ; (.*?) \\\n((?: +--hash=.*\n)+)", text, re.MULTILINE)
-        for name, _, marker, _ in entries:
-            if re.findall(r"python_full_version \S+ '[\d.]+'", marker) != terms[1:]:
-                raise UserError(f"one lock is for all Pythons. Received: {name} ; {marker}. Fix it in pyproject.toml")
-        return [
-            Package(name=name, version=version, hashes=tuple(re.findall(r"--hash=(\S+)", hashes)))
-            for name, version, _, hashes in entries
-        ]
+    Raises:
+        UserError: there is no such set of versions, or it is not the same for all Pythons.
+    """
+    terms = [f"python_full_version {term}" for term in re.sub(r"([\d.]+)", r" '\1'", pythons).split(",")]
+    files = {
+        "pyproject.toml": f'[tool.uv]\nenvironments = ["{" and ".join([*terms, PLACE])}"]\n',
+        "needs.in": "\n".join(needs),
+        "known.txt": "".join(f"{name}=={version}\n" for name, version in (known or {}).items()),
+        "lock.txt": "".join(str(package) for package in before if "+" not in package.version),
+    }
+    command = [str(Path(sys.prefix, "bin", "uv")), "pip", "compile", "--quiet", "--universal", "--no-annotate"]
+    command += [f"--python-version={re.findall(r'[0-9.]+', pythons)[0]}", "--only-binary=:all:", *sys.argv[1:]]
+    command += ["--generate-hashes", "--constraints=known.txt", "--output-file=lock.txt", "needs.in"]
+    with tempfile.TemporaryDirectory() as folder:
+        for name, text in files.items():
+            Path(folder, name).write_text(text, encoding="utf-8")
+        settings = os.environ | variables
+        done = subprocess.run(command, cwd=folder, env=settings, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise UserError(f"uv finds no versions that suit all. Received: {' '.join(done.stderr.split())[:600]}")
+        text = Path(folder, "lock.txt").read_text(encoding="utf-8")
+    packages = []
+    for name, version, marker, hashes in re.findall(
+        r"^([\w.-]+)==(\S+) ; (.*?) \\\n((?: +--hash=.*\n)+)", text, re.MULTILINE
+    ):
+        if re.findall(r"python_full_version \S+ '[\d.]+'", marker) != terms[1:]:
+            raise UserError(f"one lock is for all Pythons. Received: {name} ; {marker}. Fix it in pyproject.toml")
+        packages.append(Package(name=name, version=version, hashes=tuple(re.findall(r"--hash=(\S+)", hashes))))
+    return packages
 
 
 def cpu_builds(found: Iterable[Package], before: Iterable[Package], folders: Iterable[Path]) -> list[Package]:
