@@ -8,9 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from common.errors import EXIT_CODE_INTERRUPTED, EXIT_CODE_USER_ERROR, UserError
+from common.errors import EXIT_CODE_INTERRUPTED, UserError
 from common.names import framework_here
-from common.utils.command_line import Parser, end_cleanly_on_sigterm, path
+from common.utils.command_line import Parser, end_cleanly_on_sigterm, path, run_command
 from common.utils.paths import ROOT
 from launch.installation.cuda import Node, check, choose, describe
 from launch.installation.environment import FRAMEWORKS, ONLY, Environment, arrange, in_order, locked, remembered
@@ -24,15 +24,10 @@ DESCRIPTION = "Set up .venv: packages, MPI, Horovod, the project."
 def main(arguments: Sequence[str] | None = None) -> int:
     """Set up; return the exit code."""
     end_cleanly_on_sigterm()
-    try:
-        set_up(parse(arguments))
-    except UserError as error:
-        print(f"setup: error: {error}", file=sys.stderr)
-        return EXIT_CODE_USER_ERROR
-    except KeyboardInterrupt:
+    code = run_command(lambda: set_up(parse(arguments)), program="setup")
+    if code == EXIT_CODE_INTERRUPTED:
         print("\nsetup: interrupted; run the same command to resume", file=sys.stderr)
-        return EXIT_CODE_INTERRUPTED
-    return 0
+    return code
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:

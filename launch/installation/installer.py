@@ -144,7 +144,7 @@ class Installer:
         return "--no-deps", "-r", str(path), "--require-hashes", "--only-binary=:all:"
 
     def do(self, *words: str, alone: bool = False, may_fail: bool = False) -> bool:
-        """Run `uv pip` or `pip` with these words; return whether it succeeds, or raise UserError if it must.
+        """Run `uv pip` or `pip` with these words; return whether it succeeds, or raise UserError unless it may fail.
 
         Args:
             words: the command and its arguments.

