@@ -203,21 +203,16 @@ def locked(root: Path) -> Iterator[None]:
     descriptor = os.open(root, os.O_RDONLY)  # the folder itself: environments come and go
     os.set_inheritable(descriptor, True)
     try:
-        _wait_for_lock(descriptor)
-        yield
-    finally:
-        os.close(descriptor)
-
-
-def _wait_for_lock(descriptor: int) -> None:
-    """Take the lock; say so if that means waiting. A file system without locks goes without."""
-    try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         print("setup: another set-up works in this clone; waiting for it", flush=True)
         fcntl.flock(descriptor, fcntl.LOCK_EX)
     except OSError:
-        return
+        pass  # a file system without locks
+    try:
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def arrange(root: Path, environments: Sequence[Environment]) -> None:

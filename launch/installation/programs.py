@@ -75,10 +75,7 @@ class Programs:
             words: the program and its arguments.
             variables: for it alone.
             installs: it leaves the environment half changed when it is interrupted.
-            may_fail: nothing is said then.
-
-        Raises:
-            UserError: it fails and must not.
+            may_fail: otherwise a failure is a UserError.
         """
         variables = variables or {}
         if self.dry:
@@ -99,7 +96,12 @@ class Programs:
                 start_new_session=True,  # so that its compilers can be ended with it
                 close_fds=False,  # if this process is killed, the clone's lock outlives it with pip
             )
-            code = _wait(process)
+            try:
+                code = process.wait()
+            except BaseException:  # interrupted: all that it started ends with it
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+                raise
         if code != 0 and not may_fail:
             with self.log.open(encoding="utf-8", errors="replace") as log:
                 log.seek(start_of_output)
@@ -129,16 +131,6 @@ class Programs:
                 break
         remedy = f". {remedy}, then run the same again" if remedy else ""
         return UserError(f"{what}{remedy}. All output: {self.log}")
-
-
-def _wait(process: subprocess.Popen[bytes]) -> int:
-    """Wait for a program; when interrupted, end it and all that it started."""
-    try:
-        return process.wait()
-    except BaseException:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        raise
 
 
 def environment_variables(venv: Path) -> dict[str, str]:
