@@ -74,12 +74,7 @@ def loaded_libraries(maps: str) -> list[Path]:
 
 
 def check_libraries(paths: Sequence[Path], *, environment: Path, needed: Sequence[str]) -> None:
-    """Check that CUDA's libraries are the environment's, each of one version.
-
-    Args:
-        paths: of all loaded libraries.
-        environment: the folder of the virtual environment.
-        needed: beginnings of names that must be among them.
+    """Check that CUDA's libraries are of the environment's folder, each of one version, and that the needed are loaded.
 
     Raises:
         TrialError: one is missing, is loaded twice, or came from elsewhere.

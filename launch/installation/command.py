@@ -13,7 +13,16 @@ from common.names import framework_here
 from common.utils.command_line import Parser, end_cleanly_on_sigterm, path, run_command
 from common.utils.paths import ROOT
 from launch.installation.cuda import Node, check, choose, describe
-from launch.installation.environment import FRAMEWORKS, ONLY, Environment, arrange, in_order, locked, remembered
+from launch.installation.environment import (
+    FRAMEWORKS,
+    ONLY,
+    Environment,
+    arrange,
+    frameworks_of,
+    in_order,
+    locked,
+    remembered,
+)
 from launch.installation.node import described_node, gpu_present, this_node
 from launch.installation.packed import pack, require, unpack
 from launch.installation.run import SetUp, check_all
@@ -65,8 +74,10 @@ def set_up(options: argparse.Namespace) -> None:
     """Bring the environments to what the options ask for; do nothing if they are there already."""
     wheels = Path(options.wheels).expanduser().absolute() if options.wheels else None
     look = functools.cache(lambda: node_of(options))  # which takes a while
-    environments = [replace(one, dev=options.dev, wheels=wheels) for one in decide(options, wheels, look)]
-    is_complete = (options.root / ONLY / "bin").exists() and all(one.is_complete() for one in environments)
+    environments = [
+        replace(environment, dev=options.dev, wheels=wheels) for environment in decide(options, wheels, look)
+    ]
+    is_complete = (options.root / ONLY / "bin").exists() and all(map(Environment.is_complete, environments))
     if is_complete and not options.dry_run and not options.fill_wheels:
         return
     node = look() if any(environment.cuda for environment in environments) else None
@@ -81,7 +92,8 @@ def set_up(options: argparse.Namespace) -> None:
         return
     with locked(options.root):
         # Another set-up may have made some while this one waited.
-        set_ups = [SetUp(one.with_installed(), node) for one in environments if not one.is_complete()]
+        missing = [environment for environment in environments if not environment.is_complete()]
+        set_ups = [SetUp(environment.with_installed(), node) for environment in missing]
         check_all(options.root, set_ups)
         arrange(options.root, environments)
         for work in set_ups:  # all before the first: after an interruption it is known what was wanted
@@ -114,23 +126,23 @@ def decide(options: argparse.Namespace, wheels: Path | None, look: Callable[[], 
         UserError: a framework cannot use the node's GPUs.
     """
     made, packed = remembered(options.root), unpack(wheels, root=options.root) if wheels else ()
-    begun = {name for one in made for name in one.frameworks}
-    installed = {name for one in made for name in one.frameworks_there()}
-    frameworks = named_frameworks(options, in_order(begun))
+    begun = frameworks_of(made)
+    installed = {name for environment in made for name in environment.frameworks_there()}
+    frameworks = named_frameworks(options, begun)
     had_gpu = any(environment.cuda for environment in made)
     gpu = options.gpu
     if gpu is None:
         gpu = bool(options.node or packed) or (had_gpu if made else wheels is None and gpu_present())
     if not gpu:
         return [Environment(root=options.root, frameworks=frameworks)]
-    kept = [one for one in made if {*one.frameworks} & {*frameworks}]
+    kept = [environment for environment in made if {*environment.frameworks} & {*frameworks}]
     # What was begun and did not work is given up where less is asked for now.
-    unwanted = {name for one in kept for name in one.frameworks} - {*frameworks} - installed
-    if had_gpu and not options.node and begun.issuperset(frameworks) and not unwanted:
+    unwanted = {*frameworks_of(kept)} - {*frameworks} - installed
+    if had_gpu and not options.node and {*begun} >= {*frameworks} and not unwanted:
         return kept
     if wheels and packed:
         require(frameworks, packed, folder=wheels)
-        return [one for one in packed if {*one.frameworks} & {*frameworks}]
+        return [environment for environment in packed if {*environment.frameworks} & {*frameworks}]
     wanted = in_order({*frameworks, *(installed if had_gpu else ())})
     return choose(look(), Environment(root=options.root, frameworks=wanted))
 

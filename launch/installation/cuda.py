@@ -54,7 +54,8 @@ class Node:
         GPUs: those of 10.0 and later are known since 12.8.
         """
         least = (12, 8) if any(numbers(capability) >= (10, 0) for capability in self.capabilities) else (12, 0)
-        return next((one for one in self.toolkits if cuda == 12 and least <= numbers(one.version) < (13, 0)), None)
+        fitting = (toolkit for toolkit in self.toolkits if least <= numbers(toolkit.version) < (13, 0))
+        return next(fitting, None) if cuda == 12 else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,15 +158,16 @@ def describe(node: Node, environments: Sequence[Environment]) -> list[str]:
     toolkits = ", ".join(f"{toolkit.version} in {toolkit.home}" for toolkit in node.toolkits) or "none"
     lines = [f"node: {node.architecture}, {known}; CUDA toolkits: {toolkits}", *node.notes]
     if not node.driver:
-        needed = max(DRIVERS[one.cuda] for one in environments if one.cuda)
+        needed = max(DRIVERS[environment.cuda] for environment in environments if environment.cuda)
         lines.append(f"the driver of the nodes is unknown: they need {needed} or newer")
-    for one in environments:
-        assert one.cuda
-        names = " and ".join(NAMES[name] for name in one.frameworks)
-        toolkit = node.toolkit(one.cuda)
+    for environment in environments:
+        assert environment.cuda
+        names = " and ".join(NAMES[name] for name in environment.frameworks)
+        toolkit = node.toolkit(environment.cuda)
         nvcc = f"{toolkit.version} in {toolkit.home}" if toolkit else "of pip, of PyTorch's own release of CUDA 13"
         lines.append(
-            f"{one.folder}: {names} with CUDA {one.cuda}; nvcc {nvcc}; Horovod for {', '.join(one.capabilities)}"
+            f"{environment.folder}: {names} with CUDA {environment.cuda}; nvcc {nvcc}; "
+            f"Horovod for {', '.join(environment.capabilities)}"
         )
     if len(environments) > 1:
         lines.append("two environments: no CUDA major suits both frameworks here, and two do not fit into one")

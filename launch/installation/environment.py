@@ -16,7 +16,7 @@ import shutil
 import sys
 import sysconfig
 import tomllib
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -83,7 +83,8 @@ class Environment:
 
     def pins(self, *groups: str) -> dict[str, str]:
         """Return name -> version of the packages of these groups, or of all."""
-        return packages.pins(one for one in packages.read_lock(self.lock) if not groups or one.groups & {*groups})
+        entries = packages.read_lock(self.lock)
+        return packages.pins(package for package in entries if not groups or package.groups & {*groups})
 
     def stamp(self) -> dict[str, Any]:
         """Return what is installed; empty: nothing that may be used."""
@@ -167,6 +168,11 @@ def in_order(frameworks: Collection[str]) -> tuple[str, ...]:
     return tuple(framework for framework in FRAMEWORKS if framework in frameworks)
 
 
+def frameworks_of(environments: Iterable[Environment]) -> tuple[str, ...]:
+    """Return the frameworks that are wanted in any of the environments."""
+    return in_order({framework for environment in environments for framework in environment.frameworks})
+
+
 def site_packages(venv: Path) -> Path:
     """Return the folder of installed packages of a virtual environment."""
     return Path(sysconfig.get_path("platlib", "venv", vars={"base": str(venv), "platbase": str(venv)}))
@@ -179,13 +185,13 @@ def remembered(root: Path) -> tuple[Environment, ...]:
     """
     environments = []
     for folder in EACH if (root / ONLY).is_symlink() or (root / EACH[0]).exists() else (ONLY,):
-        one = Environment(root=root, folder=folder)
-        place, chosen = _read(one.memory / "place.json"), one.memory / "chosen"
+        environment = Environment(root=root, folder=folder)
+        place, chosen = _read(environment.memory / "place.json"), environment.memory / "chosen"
         if "gpu" in place:
-            names = chosen.read_text(encoding="utf-8").split() if chosen.exists() else one.frameworks_there()
+            names = chosen.read_text(encoding="utf-8").split() if chosen.exists() else environment.frameworks_there()
             capabilities = tuple(place.get("capabilities", ()))
             environments.append(
-                replace(one, frameworks=in_order(names), cuda=place.get("cuda"), capabilities=capabilities)
+                replace(environment, frameworks=in_order(names), cuda=place.get("cuda"), capabilities=capabilities)
             )
     return tuple(environments)
 
@@ -197,9 +203,11 @@ def locked(root: Path) -> Iterator[None]:
     Raises:
         UserError: an environment was not made by this set-up.
     """
-    for one in (Environment(root=root, folder=folder) for folder in (ONLY, *EACH)):
-        if one.venv.exists() and not one.memory.exists() and any(one.venv.iterdir()):
-            raise UserError(f"{one.venv} was not made by this set-up. Move it away, then run the same command again")
+    for environment in (Environment(root=root, folder=folder) for folder in (ONLY, *EACH)):
+        if environment.venv.exists() and not environment.memory.exists() and any(environment.venv.iterdir()):
+            raise UserError(
+                f"{environment.venv} was not made by this set-up. Move it away, then run the same command again"
+            )
     descriptor = os.open(root, os.O_RDONLY)  # the folder itself: environments come and go
     os.set_inheritable(descriptor, True)
     try:

@@ -138,7 +138,7 @@ class Installer:
     def listed(self, name: str, groups: set[str]) -> tuple[str, ...]:
         """Write the packages of these groups into a file beside the log; return pip's arguments for it."""
         path = self.environment.memory / name
-        text = "".join(str(one) for one in self.lock if one.groups & groups)
+        text = "".join(str(package) for package in self.lock if package.groups & groups)
         # As it is written: for "==" a build for the CPU, "2.13.0+cpu", would do, too, and be preferred.
         path.write_text(re.sub(r"(?m)^(torch\w*)==", r"\1===", text), encoding="utf-8")
         return "--no-deps", "-r", str(path), "--require-hashes", "--only-binary=:all:"

@@ -59,13 +59,13 @@ def main() -> None:
     known = pins(found)
     reached = {group: pins(resolve(wanted, known=known)) for group, wanted in needs.items()}
     lock = [
-        replace(one, groups=groups_of(one.name, {name for name in reached if one.name in reached[name]}))
-        for one in found
+        replace(package, groups=groups_of(package.name, {name for name in reached if package.name in reached[name]}))
+        for package in found
     ]
     lock += cpu_builds(found, before, local_folders(settings))
     wanted = [*(need for extra in EXTRAS for need in extras[extra]), "onnxruntime"]
-    others = [one for one in resolve(wanted, read_lock(FOR_TESTS), known) if one.name not in known]
-    beside = [replace(one, groups=frozenset({"extras"})) for one in others]
+    others = [package for package in resolve(wanted, read_lock(FOR_TESTS), known) if package.name not in known]
+    beside = [replace(package, groups=frozenset({"extras"})) for package in others]
     for path, packages in {FILE: lock, FOR_TESTS: beside}.items():
         path.write_text(as_lock(packages), encoding="utf-8")
         print(f"{path.relative_to(ROOT)}: {len(packages)} packages")

@@ -67,12 +67,12 @@ def read_lock(path: Path) -> tuple[Package, ...]:
     text = path.read_text(encoding="utf-8") if path.exists() else ""
     found = tuple(
         Package(
-            name=one["name"],
-            version=one["version"],
-            groups=frozenset(one["groups"].split()),
-            hashes=tuple(re.findall(r"--hash=(\S+)", one["hashes"])),
+            name=entry["name"],
+            version=entry["version"],
+            groups=frozenset(entry["groups"].split()),
+            hashes=tuple(re.findall(r"--hash=(\S+)", entry["hashes"])),
         )
-        for one in ENTRY.finditer(text)
+        for entry in ENTRY.finditer(text)
     )
     others = [line for line in ENTRY.sub("", text.removeprefix(HEAD)).splitlines() if line]
     if others:
@@ -93,7 +93,7 @@ def as_lock(packages: Iterable[Package]) -> str:
 def pip_settings(listed: str) -> dict[str, str]:
     """Return setting -> value as `pip install` takes them, from what `pip config list` prints."""
     found = re.findall(r"^(?:(global)|(install)|(:env:))\.([\w-]+)=('.*'|\".*\")$", listed, re.MULTILINE)
-    places = sorted(found, key=lambda one: one[:3], reverse=True)  # the last one counts
+    places = sorted(found, key=lambda place: place[:3], reverse=True)  # the last one counts
     return {key: ast.literal_eval(value) for *_, key, value in places}
 
 

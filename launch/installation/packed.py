@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from common.errors import UserError
-from launch.installation.environment import NAMES, Environment
+from launch.installation.environment import NAMES, Environment, frameworks_of, in_order
 
 NAME = "environments.json"
 
@@ -31,12 +31,12 @@ def unpack(folder: Path, *, root: Path) -> tuple[Environment, ...]:
         return tuple(
             Environment(
                 root=root,
-                folder=str(one["folder"]),
-                frameworks=tuple(one["frameworks"]),
-                cuda=int(one["cuda"]),
-                capabilities=tuple(one["capabilities"]),
+                folder=str(entry["folder"]),
+                frameworks=tuple(entry["frameworks"]),
+                cuda=int(entry["cuda"]),
+                capabilities=tuple(entry["capabilities"]),
             )
-            for one in json.loads(path.read_text(encoding="utf-8"))
+            for entry in json.loads(path.read_text(encoding="utf-8"))
         )
     except (OSError, ValueError, TypeError, KeyError):
         raise UserError(
@@ -46,7 +46,7 @@ def unpack(folder: Path, *, root: Path) -> tuple[Environment, ...]:
 
 def require(frameworks: Sequence[str], environments: Sequence[Environment], *, folder: Path) -> None:
     """Raise UserError if a folder of wheels for these environments lacks a framework that is wanted."""
-    lacking = [NAMES[name] for name in frameworks if all(name not in one.frameworks for one in environments)]
+    lacking = [NAMES[name] for name in in_order({*frameworks} - {*frameworks_of(environments)})]
     if lacking:
         raise UserError(
             f"the folder of wheels lacks a framework. Received: {folder} without {' and '.join(lacking)}. Name what it "

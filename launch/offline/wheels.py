@@ -7,7 +7,7 @@ from pathlib import Path
 
 from common.errors import UserError
 from launch.horovod import build as horovod_build
-from launch.installation.environment import FRAMEWORKS, Environment, in_order, locked, remembered
+from launch.installation.environment import FRAMEWORKS, Environment, frameworks_of, in_order, locked, remembered
 from launch.installation.installer import Installer, groups_of
 from launch.installation.packed import pack, require, unpack
 from launch.installation.programs import Programs
@@ -30,14 +30,14 @@ def environments_of(root: Path, frameworks: tuple[str, ...], *, gpu: bool) -> li
         UserError: that is not set up.
     """
     made = remembered(root)
-    wanted = frameworks or in_order({name for one in made for name in one.frameworks}) or FRAMEWORKS
+    wanted = frameworks or frameworks_of(made) or FRAMEWORKS
     environments = [
-        replace(one, frameworks=in_order({*one.frameworks} & {*wanted}))
-        for one in made
-        if {*one.frameworks} & {*wanted}
+        replace(environment, frameworks=in_order({*environment.frameworks} & {*wanted}))
+        for environment in made
+        if {*environment.frameworks} & {*wanted}
     ]
-    there = {name for one in environments for name in one.frameworks if one.has_frameworks()}
-    if not there.issuperset(wanted) or (gpu and not all(one.cuda for one in environments)):
+    there = frameworks_of(environment for environment in environments if environment.has_frameworks())
+    if not {*there} >= {*wanted} or (gpu and not all(environment.cuda for environment in environments)):
         kind = " for GPUs" if gpu else ""
         command = f'make setup{" GPU=1" if gpu else ""} FRAMEWORKS="{" ".join(wanted)}"'
         raise UserError(
@@ -49,7 +49,7 @@ def environments_of(root: Path, frameworks: tuple[str, ...], *, gpu: bool) -> li
 
 def together(environments: Sequence[Environment]) -> Environment:
     """Return one environment with the frameworks of all."""
-    return replace(environments[0], frameworks=in_order({name for one in environments for name in one.frameworks}))
+    return replace(environments[0], frameworks=frameworks_of(environments))
 
 
 def environment_in(folder: Path, root: Path, frameworks: tuple[str, ...], *, gpu: bool) -> Environment:
