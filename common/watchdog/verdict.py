@@ -68,9 +68,9 @@ def limit_of(report: Report, *, stall_seconds: float | None) -> float:
     return _LIMITS.get(report.activity, max(OTHER_SECONDS, in_training))
 
 
-def is_stuck(report: Report, *, stall_seconds: float | None) -> bool:
-    """Return whether a rank has not moved for too long; it may wait for another one."""
-    return report.unmoved_seconds > limit_of(report, stall_seconds=stall_seconds)
+def is_stuck(report: Report, *, stall_seconds: float | None, share: float = 1.0) -> bool:
+    """Return whether a rank has not moved for too long, or for this share of it; it may wait for another one."""
+    return report.unmoved_seconds > share * limit_of(report, stall_seconds=stall_seconds)
 
 
 def hanging_ranks(reports: Mapping[int, Report], *, stall_seconds: float | None) -> list[int]:
@@ -95,7 +95,13 @@ def hanging_ranks(reports: Mapping[int, Report], *, stall_seconds: float | None)
     candidates = (
         [rank for rank, report in reports.items() if report.is_silent],
         [rank for rank, report in reports.items() if report.state in _STATES],
-        [rank for rank, report in stuck.items() if report.activity in ("loading data", "checkpoint")],
+        # It may have begun with that after the ranks that wait for it had stopped to move.
+        [
+            rank
+            for rank, report in reports.items()
+            if report.activity in ("loading data", "checkpoint")
+            and is_stuck(report, stall_seconds=stall_seconds, share=0.5)
+        ],
         [rank for rank, report in stuck.items() if report.state == "D"],
         [rank for rank, report in stuck.items() if report.updates == least],
     )

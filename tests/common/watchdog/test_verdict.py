@@ -43,6 +43,8 @@ def test_each_activity_has_its_limit(changes, stall_seconds, limit):
         ([{}, {"state": "T"}, {}], [1]),
         ([{}, {}, {"silent_seconds": 9.0, "idle_seconds": 60.0}], [2]),
         ([{}, {"activity": "loading data"}, {}], [1]),
+        ([{}, {"activity": "loading data", "idle_seconds": 59.0}], [1]),  # begun after the others had to wait for it
+        ([{}, {"activity": "loading data", "idle_seconds": 29.0}], [0]),
         ([{"activity": "checkpoint", "idle_seconds": 700.0}, {"idle_seconds": 700.0}], [0]),
         ([{}, {"state": "D"}], [1]),
         ([{"updates": 11}, {"updates": 10}, {"updates": 11}], [1]),
