@@ -100,19 +100,6 @@ def share_out(total: int, *, parts: Sequence[float]) -> tuple[int, ...]:
     return tuple(counts)
 
 
-def steps_per_epoch(sample_count: int, *, batch_sizes: Sequence[int]) -> int:
-    """Return the number of full global batches in an epoch, floor(sample_count / sum(batch_sizes)).
-
-    It is 0 if one global batch is larger than the training set, which callers reject.
-    """
-    return sample_count // sum(batch_sizes)
-
-
-def dropped_samples(sample_count: int, *, batch_sizes: Sequence[int]) -> int:
-    """Return the size of the incomplete last global batch, which is dropped (other samples in each epoch)."""
-    return sample_count % sum(batch_sizes)
-
-
 def rank_slice(step: int, *, rank: int, batch_sizes: Sequence[int]) -> slice:
     """Return the part of the epoch's order that `rank` uses in `step` (counted from 0).
 

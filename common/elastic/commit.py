@@ -58,6 +58,7 @@ def shared_anew(checkpoint: Checkpoint, *, before: Sequence[Share], after: Seque
     for rank, share in enumerate(after):
         # A new rank draws masks of its own, as its epoch's seed says.
         own = checkpoint.ranks[rank] if rank < len(before) else replace(checkpoint.ranks[0], state={})
-        places = slice(share.first_sample, share.first_sample + share.samples)
-        ranks.append(replace(own, state={**own.state, **{name: values[places] for name, values in sums.items()}}))
+        first, samples = share.first_sample, share.samples
+        places = {name: values[first : first + samples] for name, values in sums.items()}
+        ranks.append(replace(own, state={**own.state, **places}))
     return replace(checkpoint, ranks=ranks)

@@ -24,7 +24,7 @@ MEASURED_STEPS = 20
 def prepare_on_all_ranks(
     config: Config, *, comm: Communicator, device: Any, build: Callable[..., Trainer], first_copies: int | None = None
 ) -> Task:
-    """Return the run task of all ranks; every rank calls this.
+    """Return the task, the same on all ranks; every rank calls this.
 
     Args:
         device: of this rank.

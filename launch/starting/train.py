@@ -217,7 +217,7 @@ def check_settings(settings: Config, *, framework: str, size: int, first_copies:
     """Fetch the data if needed and check all that can be checked before ranks are started.
 
     Returns:
-        The run task as each rank will see it.
+        The task as each rank will see it.
 
     Raises:
         UserError: something does not fit together.
