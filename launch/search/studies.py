@@ -20,7 +20,7 @@ import optuna
 from filelock import FileLock
 from optuna.distributions import distribution_to_json
 from optuna.storages import BaseStorage, JournalStorage, RDBStorage
-from optuna.storages.journal import JournalFileBackend
+from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 from optuna.study import Study
 from optuna.trial import FrozenTrial, Trial, TrialState
 
@@ -223,7 +223,8 @@ def open_storage(folder: Path, kind: Literal["sqlite", "journal"]) -> BaseStorag
     file = folder / STORAGE_FILES[kind]
     with user_errors("opening the storage of the search"):
         if kind == "journal":
-            return JournalStorage(JournalFileBackend(str(file)))
+            # Its default lock is a link to the file. Where the path is relative, a killed command's is waited for forever.
+            return JournalStorage(JournalFileBackend(str(file), lock_obj=JournalFileOpenLock(str(file))))
         file.touch()  # whose errors are clearer than SQLAlchemy's
     return RDBStorage(f"sqlite:///{file}", engine_kwargs={"connect_args": {"timeout": SQLITE_WAIT_SECONDS}})
 

@@ -5,8 +5,10 @@ What may be wrong in a file is in `tests/refusals/launch-files.toml`.
 
 import itertools
 import re
+import signal
 import socket
 import sys
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -15,7 +17,7 @@ import pytest
 from builders import make_record, make_status, write_run
 from filelock import FileLock
 from made_trials import made_run, write_search_file
-from processes import call, finish, start_command
+from processes import call, finish, run_python, start_command
 
 from common.run_folder.records import read_run
 from common.run_folder.search_record import read_search
@@ -23,7 +25,7 @@ from launch import __main__ as launch
 from launch.experiments.survey import survey_run
 from launch.search.sampling import adaptive_sampler, fixed_points
 from launch.search.search_file import Range, grid_size, read_search_file, shipped_searches, steps_of
-from launch.search.studies import Studies
+from launch.search.studies import Studies, open_storage
 
 PAUSE = "launch.starting.lanes.POLL_SECONDS"
 MAKE = "launch.search.trials.make_run"
@@ -289,3 +291,26 @@ def test_two_workers_share_one_journal(tmp_path):
     assert points == set(itertools.product(("torch", "keras"), range(10)))
     assert len({(trial.framework, str(trial.params)) for trial in trials()}) == 20
     assert {trial.worker for trial in trials()} == {1, 2}
+
+
+KILLED_WHILE_IT_WRITES = """
+import os, signal, sys
+from pathlib import Path
+from launch.search.studies import open_storage
+
+os.fsync = lambda file: os.kill(os.getpid(), signal.SIGKILL)
+storage = open_storage(Path("runs"), "journal")
+storage.create_new_study([1], "torch")
+"""
+
+
+def test_a_journal_whose_writer_was_killed_is_written_to_after_half_a_minute(monkeypatch, tmp_path):
+    """The folder is given by a relative path, as users do."""
+    (tmp_path / "runs").mkdir()
+    killed = run_python("-c", KILLED_WHILE_IT_WRITES, cwd=tmp_path)
+    assert killed.returncode == -signal.SIGKILL, killed
+    real = time.monotonic
+    monkeypatch.setattr(time, "monotonic", lambda: 60 * real())
+    storage = open_storage(Path("runs"), "journal")
+    optuna.create_study(study_name="keras", storage=storage)
+    assert {study.study_name for study in storage.get_all_studies()} == {"torch", "keras"}
