@@ -30,8 +30,8 @@ from common.config import DeviceConfig
 from common.distributed.communicator import Communicator
 from common.distributed.mpi import join_mpi
 from common.measurement.timing import Phases
+from common.run.program import exit_rank
 from common.task.task import Task
-from common.training.entry_point import exit_rank
 from keras_impl import distributed
 from keras_impl.data import ShardedData
 from keras_impl.exchange_meter import ExchangeMeter

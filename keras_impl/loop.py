@@ -13,10 +13,10 @@ from common.measurement.metrics import Sums
 from common.measurement.step_profile import Profiler
 from common.measurement.timing import Phases, Timer, timed
 from common.model.dropout import dropout_seeds
+from common.run.measured import Measured
 from common.run_folder.checkpoints import PartialEpoch
 from common.strategies.rank_batches import MOST_UPDATES
 from common.strategies.straggler import slowdown_of
-from common.training.measured import Measured
 from keras_impl.batch_norm import freeze_batch_norm
 from keras_impl.compiling import compile_errors, compiled
 from keras_impl.data import Batches, ShardedData

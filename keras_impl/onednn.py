@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from common.config import ModelConfig, requested
 from common.distributed.pinning import check_onednn
 from common.errors import UserError
-from common.training.resume import settings_of
+from common.run.resume import settings_of
 from common.utils.command_line import is_trainer
 
 VARIABLE = "TF_ENABLE_ONEDNN_OPTS"

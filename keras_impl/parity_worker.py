@@ -19,9 +19,9 @@ from common.measurement.metrics import Sums
 from common.measurement.timing import Phases
 from common.model.specs import ModelSpec
 from common.model.weights import Weights
+from common.run.program import exit_rank
 from common.run_folder.checkpoints import PartialEpoch
 from common.task.task import Task
-from common.training.entry_point import exit_rank
 from keras_impl import distributed
 from keras_impl.data import ShardedData
 from keras_impl.loop import Trainer

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from common.checks.preflight_worker import check_exchange, run_worker
 from common.config import DeviceConfig
-from common.training.entry_point import exit_rank
+from common.run.program import exit_rank
 from common.utils.command_line import program_name
 from keras_impl import distributed
 

@@ -11,11 +11,11 @@ import tensorflow as tf
 
 from common.data.batches import Draw
 from common.distributed.communicator import Communicator
+from common.run.checkpointer import own_state
 from common.run_folder.checkpoints import PartialEpoch
 from common.run_folder.sharing import SharingRecord
 from common.strategies.sharing import ring_record
 from common.task.task import Task
-from common.training.checkpointer import own_state
 from keras_impl import distributed
 from keras_impl.exchange import GroupExchange
 from keras_impl.exchange_meter import ExchangeMeter

@@ -23,7 +23,7 @@ from pathlib import Path
 import pytest
 
 from common.errors import UserError
-from common.training.resume import settings_of
+from common.run.resume import settings_of
 
 TABLES = Path(__file__).parent / "refusals"
 

@@ -31,8 +31,8 @@ from common.config import DeviceConfig
 from common.distributed.communicator import Communicator
 from common.distributed.mpi import join_mpi
 from common.measurement.timing import Phases
+from common.run.program import exit_rank
 from common.task.task import Task
-from common.training.entry_point import exit_rank
 from torch_impl import distributed, native
 from torch_impl.data import Batches, ShardedData
 from torch_impl.loop import Trainer

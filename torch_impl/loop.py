@@ -14,8 +14,8 @@ from common.measurement.metrics import Sums
 from common.measurement.step_profile import Profiler
 from common.measurement.timing import Phases, Timer, timed
 from common.model.dropout import dropout_seeds
+from common.run.measured import Measured
 from common.run_folder.checkpoints import PartialEpoch
-from common.training.measured import Measured
 from torch_impl.compiling import compile_errors, compiled
 from torch_impl.data import Batches, ShardedData
 from torch_impl.distributed import synchronize

@@ -18,9 +18,9 @@ from common.measurement.metrics import Sums
 from common.measurement.timing import Phases
 from common.model.specs import ModelSpec
 from common.model.weights import Weights
+from common.run.program import exit_rank
 from common.run_folder.checkpoints import PartialEpoch
 from common.task.task import Task
-from common.training.entry_point import exit_rank
 from torch_impl import distributed
 from torch_impl.data import ShardedData
 from torch_impl.loop import Trainer

@@ -10,11 +10,11 @@ from torch import nn
 from common.data.batches import Draw
 from common.distributed.communicator import Communicator
 from common.distributed.exchange_meter import ExchangeMeter
+from common.run.checkpointer import own_state
 from common.run_folder.checkpoints import PartialEpoch
 from common.run_folder.sharing import SharingRecord
 from common.strategies.sharing import ring_record
 from common.task.task import Task
-from common.training.checkpointer import own_state
 from torch_impl import distributed
 from torch_impl.exchange import GroupExchange
 from torch_impl.loop import Trainer

@@ -15,11 +15,11 @@ import common.watchdog.startup  # isort: skip  # noqa: F401 - before the framewo
 
 from common.config import Config
 from common.distributed.communicator import Communicator
+from common.run.measured import NOT_MEASURED
+from common.run.program import exit_rank, read_settings, run_program
+from common.run.session import Session
 from common.run_folder.checkpoints import Checkpoint
 from common.strategies.balance import prepare_on_all_ranks
-from common.training.entry_point import exit_rank, read_settings, run_program
-from common.training.measured import NOT_MEASURED
-from common.training.session import Session
 from common.utils.command_line import program_name
 from torch_impl import distributed
 from torch_impl.data import ShardedData

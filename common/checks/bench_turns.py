@@ -22,6 +22,8 @@ from common.checks.bench_record import APART, Turn
 from common.config import Config, add_onednn_option, config_from_dict
 from common.distributed.communicator import CPU_EXCHANGE, Communicator
 from common.distributed.exchange_meter import ExchangeMeter
+from common.run.epoch import Trial
+from common.run.strategy import Strategy
 from common.run_folder.environment import describe_environment
 from common.task.prepare import prepare
 from common.task.shares import shares_of
@@ -122,17 +124,13 @@ def constant_rates(task: Task) -> np.ndarray:
     return np.array([task.config.optimizer.learning_rate])
 
 
-def trainer_epochs(trainer: Any) -> Train:
-    """Return the epochs of a trainer of either framework, fed by its own data path."""
-    data = trainer.data
+def trained_epochs(strategy: Strategy, batches: Any) -> Train:
+    """Return the epochs of either framework's training, fed by its own data path."""
 
     def train(epoch: int, steps: int) -> float:
-        task = with_steps(data.task, size=data.comm.size, epoch=epoch, steps=steps)
-        trainer.data = type(data)(task, comm=data.comm, device=data.device)
-        trainer.start_epoch(epoch)
-        trainer.train_segment(steps)
-        seconds: float = trainer.result().seconds
-        return seconds
+        task = with_steps(batches.task, size=batches.comm.size, epoch=epoch, steps=steps)
+        own = type(batches)(task, comm=batches.comm, device=batches.device)
+        return Trial(task, strategy, own).train(steps, number=epoch).seconds
 
     return train
 

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal
 
 import numpy as np
 
@@ -24,8 +24,9 @@ from common.errors import EXIT_CODE_USER_ERROR, UserError, as_user_error
 from common.measurement.metrics import Sums
 from common.model.specs import ModelSpec
 from common.model.weights import Weights, load_weights, save_weights
+from common.run.epoch import Trial
+from common.run_folder.checkpoints import PartialEpoch
 from common.task.task import Task
-from common.training.trainer import TrainingState
 
 Arrays = dict[str, np.ndarray]
 STATES_AHEAD = 2  # states that wait for the follower; one of ResNet-34 in float64 has half a gigabyte
@@ -64,15 +65,19 @@ class ParityJob:
         return "-".join(part for part in (self.kind, self.model, about, self.dtype, strategy) if part)
 
 
-class Twin(Protocol):
-    """One framework's training, update by update."""
+class Twin:
+    """One framework's training, update by update: each is an epoch."""
 
-    @property
-    def state(self) -> TrainingState:
-        """Model and optimizer."""
+    def __init__(self, trial: Trial) -> None:
+        self.strategy = trial.strategy
+        self._trial = trial
+        self._own = PartialEpoch()  # what this rank alone starts the next update with
 
     def update(self, number: int) -> Sums:
         """Make an update, counted from 1; return this rank's sums over its batch, as the weights were before."""
+        sums = self._trial.train(1, number=number, own=self._own).sums
+        self._own = self.strategy.end_epoch()
+        return sums
 
 
 @dataclass(frozen=True)
@@ -85,7 +90,8 @@ class WorkerSettings:
     onednn: str
 
 
-BuildTwin = Callable[[Task, np.ndarray, Communicator], Twin]
+# (task, learning rates, communicator) -> what trains it
+BuildTrial = Callable[[Task, np.ndarray, Communicator], Trial]
 # (spec, weights, dtype, training) -> arrays by name
 Outputs = Callable[[ModelSpec, Weights, Dtype, bool], Arrays]
 
@@ -103,7 +109,7 @@ def read_worker_settings(arguments: Sequence[str] | None) -> WorkerSettings:
 
 
 def do_jobs(
-    settings: WorkerSettings, *, comm: Communicator, build_twin: BuildTwin, outputs: Outputs, leads: bool
+    settings: WorkerSettings, *, comm: Communicator, build_trial: BuildTrial, outputs: Outputs, leads: bool
 ) -> int:
     """Do all jobs and write their results; return the exit code: 0, or 2 for a user error.
 
@@ -112,46 +118,48 @@ def do_jobs(
     """
     gc.freeze()  # what the frameworks made when imported stays; to look through it after each job takes a second
     try:
-        _do(settings, comm=comm, build_twin=build_twin, outputs=outputs, leads=leads)
+        _do(settings, comm=comm, build_trial=build_trial, outputs=outputs, leads=leads)
     except (UserError, OSError, MemoryError) as error:
         print(f"error: {as_user_error(error)}", file=sys.stderr)
         return EXIT_CODE_USER_ERROR
     return 0
 
 
-def _do(settings: WorkerSettings, *, comm: Communicator, build_twin: BuildTwin, outputs: Outputs, leads: bool) -> None:
+def _do(
+    settings: WorkerSettings, *, comm: Communicator, build_trial: BuildTrial, outputs: Outputs, leads: bool
+) -> None:
     for job in settings.jobs:
         if job.kind == "outputs":
             spec = make_spec(job.model)
             weights = {name: value.astype(job.dtype) for name, value in random_weights(spec).items()}
             arrays = outputs(spec, weights, job.dtype, job.mode == "training")
         else:
-            arrays = _do_with_twin(job, comm, build_twin, leads=leads, folder=settings.states)
+            arrays = _do_with_twin(job, comm, build_trial, leads=leads, folder=settings.states)
         if comm.rank == 0:
             save_weights(settings.results / f"{job.name}.safetensors", arrays, durable=False)
         del arrays
         gc.collect()  # a model is a ring of references, and ResNet-34 with its optimizer has half a gigabyte
 
 
-def _do_with_twin(job: ParityJob, comm: Communicator, build_twin: BuildTwin, *, leads: bool, folder: Path) -> Arrays:
+def _do_with_twin(job: ParityJob, comm: Communicator, build_trial: BuildTrial, *, leads: bool, folder: Path) -> Arrays:
     task, rates = make_task(
         job.model, job.optimizer, dtype=job.dtype, updates=job.updates, size=comm.size, strategy=job.strategy
     )
-    twin = build_twin(task, rates, comm)
+    twin = Twin(build_trial(task, rates, comm))
     if job.kind == "start":
-        return twin.state.export_weights()
+        return twin.strategy.weights()
     if job.kind == "training":
         return _train(twin, job, comm)
     return (_lead if leads else _follow)(twin, job, comm, folder=folder)
 
 
 def _train(twin: Twin, job: ParityJob, comm: Communicator) -> Arrays:
-    losses, trace, first = [], [], twin.state.export_weights()
+    losses, trace, first = [], [], twin.strategy.weights()
     for number in range(1, job.updates + 1):
         losses.append(_loss_of_update(twin, number, comm))
         if job.traced:
-            trace.append(twin.state.export_weights())
-    weights = twin.state.export_weights()
+            trace.append(twin.strategy.weights())
+    weights = twin.strategy.weights()
     comm.check_same_weights(weights, when=f"after {job.name}")
     arrays = {"losses": np.array(losses), **_named("weights", weights), **_named("state", _state(twin, job.updates))}
     # What does not move proves nothing.
@@ -166,7 +174,7 @@ def _lead(twin: Twin, job: ParityJob, comm: Communicator, *, folder: Path) -> Ar
         if comm.rank == 0:
             _wait(lambda: len(list(folder.glob("*.safetensors"))) < STATES_AHEAD)
             state = _state(twin, number - 1) if number > 1 else {}  # PyTorch makes it at the first update
-            shown = {**_named("weights", twin.state.export_weights()), **_named("state", state)}
+            shown = {**_named("weights", twin.strategy.weights()), **_named("state", state)}
             save_weights(_state_file(folder, job, number), shown, durable=False)
         if number <= job.updates:
             losses.append(_loss_of_update(twin, number, comm))
@@ -178,17 +186,17 @@ def _follow(twin: Twin, job: ParityJob, comm: Communicator, *, folder: Path) -> 
     losses, weights_differ, state_differs, moved = [], [], [], []
     weights, state = _shown(folder, job, 1)
     for number in range(1, job.updates + 1):
-        twin.state.restore(weights, state)
+        twin.strategy.load(weights, state)
         losses.append(_loss_of_update(twin, number, comm))
         before = weights
         weights, state = _shown(folder, job, number + 1)
         comm.allgather(None)  # all have read the state before
         if comm.rank == 0:
             _state_file(folder, job, number).unlink()
-            weights_differ.append(worst_difference(twin.state.export_weights(), weights)[0])
+            weights_differ.append(worst_difference(twin.strategy.weights(), weights)[0])
             state_differs.append(worst_difference(_state(twin, number), state)[0])
             moved.append(min(relative_difference(weights[name], before[name]) for name in weights))
-    comm.check_same_weights(twin.state.export_weights(), when=f"after {job.name}")
+    comm.check_same_weights(twin.strategy.weights(), when=f"after {job.name}")
     if comm.rank == 0:
         _state_file(folder, job, job.updates + 1).unlink()
     return {
@@ -207,7 +215,7 @@ def _loss_of_update(twin: Twin, number: int, comm: Communicator) -> float:
 
 def _state(twin: Twin, updates: int) -> Arrays:
     """Return the optimizer state after so many updates, with their number even where the optimizer does not count."""
-    return {"step": np.array([updates]), **twin.state.export_optimizer()}
+    return {"step": np.array([updates]), **twin.strategy.optimizer_state()}
 
 
 def _named(group: str, arrays: Arrays) -> Arrays:

@@ -47,6 +47,24 @@ class Phases:
         self.startup_seconds = process_age()
         self._begin("other")
 
+    def begin(self, name: Phase, *, synchronize: Callable[[], None]) -> None:
+        """Begin a phase that `end` ends, where no block can hold it."""
+        synchronize()
+        self._begin(name)
+        self._began = self._clock()
+
+    def end(self, *, synchronize: Callable[[], None]) -> float:
+        """End a phase; return its seconds."""
+        synchronize()
+        seconds = self._clock() - self._began
+        self._begin("other")
+        return seconds
+
+    def abandon(self) -> None:
+        """End a phase that an error has left."""
+        if self.current not in ("startup", "other"):
+            self._begin("other")
+
     @contextmanager
     def phase(self, name: Phase, *, synchronize: Callable[[], None]) -> Iterator[Timer]:
         """Time a phase.

@@ -9,12 +9,12 @@ from typing import Any
 
 from common.config import Config
 from common.distributed.communicator import Communicator
+from common.run.epoch import Trial
 from common.run_folder.records import RUN_FILE, DataRecord, RunRecord, read_record
 from common.strategies.gradient_groups import measure_groups
 from common.task.prepare import prepare
 from common.task.shares import divided
 from common.task.task import Task
-from common.training.trainer import Trainer
 
 # Updates before those whose time counts, and those.
 LEFT_OUT_STEPS = 3
@@ -22,13 +22,13 @@ MEASURED_STEPS = 20
 
 
 def prepare_on_all_ranks(
-    config: Config, *, comm: Communicator, device: Any, build: Callable[..., Trainer], first_copies: int | None = None
+    config: Config, *, comm: Communicator, device: Any, build: Callable[..., Trial], first_copies: int | None = None
 ) -> Task:
     """Return the task, the same on all ranks; every rank calls this.
 
     Args:
         device: of this rank.
-        build: the framework's `trial_trainer`; called only for what is to be measured, on all ranks at once, as they
+        build: the framework's `trial`; called only for what is to be measured, on all ranks at once, as they
             compute at once in training, too.
         first_copies: of the model, that the run was first started with, if these are others (`--elastic`).
 
@@ -57,17 +57,15 @@ def prepare_on_all_ranks(
         kept = recorded.groups if recorded else None
         measured = kept or measure_groups(task, comm=comm, build=partial(build, exchanges=True))
         task = replace(task, groups=measured)
-    gc.collect()  # the trainers, which are in cycles, would else stay in the memory of the GPU
+    gc.collect()  # the trials, which are in cycles, would else stay in the memory of the GPU
     return task
 
 
-def _speed(trainer: Trainer) -> float:
+def _speed(trial: Trial) -> float:
     """Return the images per second of this rank in training."""
-    for steps in (LEFT_OUT_STEPS, MEASURED_STEPS):
-        trainer.start_epoch(1)
-        trainer.train_segment(min(steps, trainer.steps_left))
-    result = trainer.result()
-    return result.sums.samples / result.seconds
+    trial.train(LEFT_OUT_STEPS)
+    measured = trial.train(MEASURED_STEPS)
+    return measured.sums.samples / measured.seconds
 
 
 def _resumed_record(config: Config) -> RunRecord | None:

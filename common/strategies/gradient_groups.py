@@ -6,9 +6,9 @@ from statistics import median
 
 from common.config import GRADIENT_GROUPS, Groups
 from common.distributed.communicator import Communicator
+from common.run.epoch import Trial
 from common.run_folder.sharing import MeasuredGroups
 from common.task.task import Task
-from common.training.trainer import Trainer
 
 DEFAULT: Groups = "one"
 # The default stays unless another number of groups is faster in every block, and by this part of the median time.
@@ -19,21 +19,21 @@ BLOCKS = 5
 BLOCK_UPDATES = 3
 
 
-def measure_groups(task: Task, *, comm: Communicator, build: Callable[[Task], Trainer]) -> MeasuredGroups:
+def measure_groups(task: Task, *, comm: Communicator, build: Callable[[Task], Trial]) -> MeasuredGroups:
     """Return the fastest number of groups, the same on all ranks, which all call this; the slowest rank's time counts.
 
     Args:
-        build: returns a trainer whose weights are thrown away; all of them are in memory at once.
+        build: returns a trial; all of them are in memory at once.
     """
     if comm.size == 1:
         return MeasuredGroups(chosen=DEFAULT)
-    trainers = {name: build(replace(task, groups=MeasuredGroups(chosen=name))) for name in GRADIENT_GROUPS}
-    seconds: dict[Groups, list[float]] = {name: [] for name in trainers}
+    trials = {name: build(replace(task, groups=MeasuredGroups(chosen=name))) for name in GRADIENT_GROUPS}
+    seconds: dict[Groups, list[float]] = {name: [] for name in trials}
     for _ in range(BLOCKS):
-        for name, trainer in trainers.items():
-            seconds[name].append(_seconds_of_an_update(trainer))
+        for name, trial in trials.items():
+            seconds[name].append(_seconds_of_an_update(trial))
     of_ranks = comm.allgather(seconds)
-    slowest = {name: [max(block) for block in zip(*(one[name] for one in of_ranks), strict=True)] for name in trainers}
+    slowest = {name: [max(block) for block in zip(*(one[name] for one in of_ranks), strict=True)] for name in trials}
     return MeasuredGroups(
         chosen=choose(slowest), milliseconds={name: 1e3 * median(times) for name, times in slowest.items()}
     )
@@ -55,9 +55,7 @@ def choose(times: Mapping[Groups, Sequence[float]]) -> Groups:
     return min(faster, key=lambda name: medians[name], default=DEFAULT)
 
 
-def _seconds_of_an_update(trainer: Trainer) -> float:
-    trainer.start_epoch(1)
-    trainer.train_segment(min(1, trainer.steps_left - 1))
-    before, updates = trainer.result().seconds, min(BLOCK_UPDATES, trainer.steps_left)
-    trainer.train_segment(updates)
-    return (trainer.result().seconds - before) / updates
+def _seconds_of_an_update(trial: Trial) -> float:
+    trial.train(1)
+    updates = min(BLOCK_UPDATES, trial.task.steps_of_epoch(1))
+    return trial.train(updates).seconds / updates

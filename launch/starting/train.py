@@ -20,12 +20,12 @@ from common.config import Config, requested
 from common.distributed.pinning import choose_gpu
 from common.errors import EXIT_CODE_USER_ERROR, UserError
 from common.names import framework_here
+from common.run.program import read_settings
+from common.run.resume import AlreadyFinished, look_at_run, read_resumable_run, recorded_first_copies
 from common.run_folder.records import RunState, read_record, state_of
 from common.run_folder.run_writer import check_new_folder
 from common.task.prepare import prepare
 from common.task.task import Task
-from common.training.entry_point import read_settings
-from common.training.resume import AlreadyFinished, look_at_run, read_resumable_run, recorded_first_copies
 from common.utils.command_line import whole_number
 from launch.starting.elastic import ElasticStart
 from launch.starting.largest_batch import find_largest_batch

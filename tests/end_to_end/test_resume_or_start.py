@@ -16,11 +16,11 @@ from played_session import Played
 
 from common.config import config_from_dict
 from common.errors import UserError
+from common.run import resume
+from common.run.program import read_settings
+from common.run.resume import AlreadyFinished, look_at_run
 from common.run_folder.checkpoints import CHECKPOINTS_FOLDER, checkpoint_folders
 from common.run_folder.records import now, read_run
-from common.training import resume
-from common.training.entry_point import read_settings
-from common.training.resume import AlreadyFinished, look_at_run
 from launch.__main__ import main
 
 GONE = 2**22  # no process of this machine

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from patches import noted_rehearsal
 
-from common.training.checkpointer import Checkpointer
+from common.run.checkpointer import Checkpointer
 
 JOIN_SECONDS = 60.0
 

@@ -22,9 +22,9 @@ from common.errors import UserError
 from common.measurement.timing import Phases
 from common.model import specs as model_specs
 from common.parameter_server import client
+from common.run import checkpointer
 from common.task import schedule
 from common.task import task as task_module
-from common.training import checkpointer
 
 FILLER = "filler"
 

@@ -6,10 +6,10 @@ from fake_ranks import alone, run_ranks
 from common.distributed.console import Console
 from common.elastic.membership import Hooks
 from common.measurement.metrics import Sums
+from common.run.elastic_session import ElasticSession
+from common.run.measured import Measured
+from common.run.session import Session
 from common.run_folder.checkpoints import PartialEpoch
-from common.training.elastic_session import ElasticSession
-from common.training.measured import Measured
-from common.training.session import Session
 
 
 class LostRankError(Exception):

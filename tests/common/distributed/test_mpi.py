@@ -8,7 +8,7 @@ from processes import run_python
 from common.config import StrategyConfig
 from common.distributed.mpi import check_controller, check_tasks
 from common.errors import UserError
-from common.training.entry_point import read_settings
+from common.run.program import read_settings
 
 MESSAGES = StrategyConfig(strategy="server", servers=1)
 MPI_WITH_GLOO = {"OMPI_COMM_WORLD_SIZE": "2", "HOROVOD_CONTROLLER": "gloo"}
@@ -29,7 +29,7 @@ def test_a_rank_that_cannot_read_its_settings_does_not_wait_for_ranks_that_can()
 import time
 from common.distributed.mpi import no_other_way
 from common.errors import UserError
-from common.training.entry_point import read_settings
+from common.run.program import read_settings
 with no_other_way(None, patience_seconds=0.01):
     time.sleep(0.1)
 with no_other_way(UserError("no such file"), patience_seconds=0.01):

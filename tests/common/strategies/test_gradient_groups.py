@@ -9,11 +9,11 @@ from jobs import Job, do_job, start_of
 from played_session import FakeTrainer
 
 from common.measurement.metrics import Sums
+from common.run.measured import Measured
 from common.run_folder.sharing import MeasuredGroups, with_measured
 from common.strategies.balance import prepare_on_all_ranks
 from common.strategies.gradient_groups import choose, measure_groups
 from common.task.task import Task
-from common.training.measured import Measured
 
 AUTO = {"gradient_groups": "auto"}
 # Seconds of an update on each rank: the first waits least for 4 groups, but the second rank is slowest with them.

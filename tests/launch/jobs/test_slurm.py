@@ -55,7 +55,7 @@ from pathlib import Path
 job = os.environ.get("SLURM_JOB_NAME", "")
 if (job.startswith("held") or job == "struck") and "SLURM_RESTART_COUNT" not in os.environ:
     if any(word.endswith("_impl/train.py") for word in sys.orig_argv):
-        from common.training.session import Session
+        from common.run.session import Session
         record_epoch = Session.record_epoch
         def stopped(self, epoch, *words, **named):
             struck = Path(os.environ["SLURM_SUBMIT_DIR"]) / "struck"

@@ -15,7 +15,7 @@ from common.data.images import folder as images
 from common.data.loading import load_dataset
 from common.distributed.console import Console
 from common.errors import UserError
-from common.training.console_report import warning_lines
+from common.run.console_report import warning_lines
 
 
 @pytest.fixture

@@ -4,8 +4,8 @@ from typing import Protocol
 
 from common.measurement.step_profile import Profiler
 from common.model.weights import Weights
+from common.run.measured import Measured
 from common.run_folder.checkpoints import PartialEpoch
-from common.training.measured import Measured
 
 
 class TrainingState(Protocol):

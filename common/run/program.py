@@ -15,9 +15,9 @@ from common.elastic.membership import Hooks
 from common.errors import EXIT_CODE_STALLED, EXIT_CODE_USER_ERROR, UserError, as_user_error
 from common.parameter_server.client import say_goodbye
 from common.parameter_server.server import serve
-from common.training.elastic_session import ElasticSession
-from common.training.resume import AlreadyFinished, settings_of
-from common.training.session import Session
+from common.run.elastic_session import ElasticSession
+from common.run.resume import AlreadyFinished, settings_of
+from common.run.session import Session
 from common.utils.garbage import resume_garbage_collection
 from common.watchdog.board import announce
 from common.watchdog.watch import take_settings

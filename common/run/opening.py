@@ -10,6 +10,7 @@ from common.config import Config
 from common.distributed.console import Console, counted
 from common.json_records import SCHEMA_VERSION
 from common.model.weights import weights_hash
+from common.run.resume import Standing, check_replayed, read_resumable_run
 from common.run_folder.checkpoints import Checkpoint
 from common.run_folder.environment import describe_environment
 from common.run_folder.records import (
@@ -28,7 +29,6 @@ from common.run_folder.run_writer import RunWriter
 from common.run_folder.set_aside import set_aside
 from common.run_folder.values import NotRecorded
 from common.task.task import Task
-from common.training.resume import Standing, check_replayed, read_resumable_run
 
 
 def open_run_folder(

@@ -13,18 +13,18 @@ from common.distributed.communicator import Communicator
 from common.distributed.console import Console
 from common.elastic.commit import Commit, shared_anew
 from common.elastic.membership import Membership
+from common.run.checkpointer import Checkpointer
+from common.run.console_report import onednn_notes, warning
+from common.run.measured import Measured
+from common.run.opening import reopen_run_folder
+from common.run.recorder import NullRecorder, RunRecorder
+from common.run.resume import recorded_first_copies
+from common.run.session import Session
+from common.run.trainer import Trainer
 from common.run_folder.checkpoints import Checkpoint
 from common.run_folder.records import World
 from common.run_folder.world_changes import ElasticRecord
 from common.task.task import Task
-from common.training.checkpointer import Checkpointer
-from common.training.console_report import onednn_notes, warning
-from common.training.measured import Measured
-from common.training.opening import reopen_run_folder
-from common.training.recorder import NullRecorder, RunRecorder
-from common.training.resume import recorded_first_copies
-from common.training.session import Session
-from common.training.trainer import Trainer
 from common.watchdog.board import announce
 from common.watchdog.watch import stop_watch, watch_startup
 

@@ -8,10 +8,10 @@ from played_session import FakeTrainer, Played
 
 from common.errors import UserError
 from common.model.weights import save_weights
+from common.run import checkpointer as checkpointer_module
+from common.run.checkpoint_schedule import CheckpointSchedule
 from common.run_folder.checkpoints import PartialEpoch, checkpoint_folders, load_newest_checkpoint
 from common.run_folder.records import read_run
-from common.training import checkpointer as checkpointer_module
-from common.training.checkpoint_schedule import CheckpointSchedule
 
 OFTEN = {"checkpoint_minutes": 1e-9}
 

@@ -5,11 +5,11 @@ from collections.abc import Iterable, Sequence
 
 from common.measurement.metrics import images_per_second
 from common.measurement.timing import process_start
+from common.run.measured import Measured
+from common.run.stopping import StoppingRule
 from common.run_folder.records import EpochRecord, NotRecorded, Totals
 from common.run_folder.start_times import launch_seconds, queue_seconds
 from common.task.task import Task
-from common.training.measured import Measured
-from common.training.stopping import StoppingRule
 
 Figure = float | NotRecorded
 

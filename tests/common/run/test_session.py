@@ -20,13 +20,13 @@ from common.errors import UserError
 from common.measurement.metrics import Sums
 from common.measurement.timing import process_age
 from common.model.weights import load_weights, weights_hash
+from common.run.console_report import warning_lines
+from common.run.measured import Measured
 from common.run_folder.checkpoints import checkpoint_folders
 from common.run_folder.records import Evaluation, NotRecorded, read_run
 from common.run_folder.run_writer import RunWriter
 from common.run_folder.start_times import BEGAN_AT, STARTED_AT, SUBMITTED_AT, TIMESTAMPS
 from common.strategies.sharing import ring_record
-from common.training.console_report import warning_lines
-from common.training.measured import Measured
 from common.utils.at_once import AT_ONCE
 
 TWO_RANKS = {"training": {"batch_size": 15}}

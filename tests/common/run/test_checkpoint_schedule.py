@@ -2,7 +2,7 @@
 
 import pytest
 
-from common.training.checkpoint_schedule import GROWTH, CheckpointSchedule
+from common.run.checkpoint_schedule import GROWTH, CheckpointSchedule
 
 
 class Steps:

@@ -13,10 +13,10 @@ from common.distributed.communicator import Communicator
 from common.distributed.whole_arrays import whole_arrays
 from common.elastic.membership import HostsChanged, Membership
 from common.model.weights import Weights
+from common.run.checkpoint_schedule import CheckpointSchedule
+from common.run.trainer import Trainer, TrainingState
 from common.run_folder.checkpoints import Checkpoint, PartialEpoch, remove_old_checkpoints, save_checkpoint
 from common.task.task import Task
-from common.training.checkpoint_schedule import CheckpointSchedule
-from common.training.trainer import Trainer, TrainingState
 from common.watchdog.board import doing
 
 

@@ -6,11 +6,11 @@ from fake_ranks import alone
 from played_session import LostRankError, no_hooks
 from processes import run_python
 
+from common.run import entry_point
+from common.run.program import read_settings, run_program
+from common.run.resume import MAY_CHANGE
 from common.run_folder.records import read_run
 from common.run_folder.run_writer import RunWriter
-from common.training import entry_point
-from common.training.entry_point import read_settings, run_program
-from common.training.resume import MAY_CHANGE
 
 PROGRAM = "torch_impl/train.py"
 
@@ -53,7 +53,7 @@ def test_an_error_ends_a_run_whose_record_says_why(error, code, line, state, mes
 
 
 def test_a_rank_that_failed_ends_at_once():
-    lines = ["import atexit", "from common.training.entry_point import exit_rank", "atexit.register(print, 'late')"]
+    lines = ["import atexit", "from common.run.program import exit_rank", "atexit.register(print, 'late')"]
     code = "\n".join([*lines, "print('x')", "exit_rank(0)", "exit_rank(2)"])
     done = run_python("-c", code)
     assert (done.returncode, done.stdout) == (2, "x\n")

@@ -20,19 +20,19 @@ from common.measurement.memory_limit import watch_memory
 from common.measurement.metering import Meter
 from common.measurement.step_profile import average_over_ranks
 from common.measurement.timing import Phases
+from common.run.checkpointer import Checkpointer, SavedEpoch
+from common.run.console_report import start_lines, warning, warning_lines
+from common.run.measured import Measured
+from common.run.opening import open_run_folder
+from common.run.recorder import NullRecorder, RunRecorder
+from common.run.resume import AlreadyFinished, Standing, look_at_run
+from common.run.trainer import Trainer
 from common.run_folder.checkpoints import Checkpoint
 from common.run_folder.records import TIMELINE_FILE, NotRecorded, World
 from common.run_folder.sharing import SharingRecord, join_shares, without_seconds
 from common.run_folder.values import OneDNNInForce
 from common.run_folder.world_changes import ElasticRecord
 from common.task.task import Task
-from common.training.checkpointer import Checkpointer, SavedEpoch
-from common.training.console_report import start_lines, warning, warning_lines
-from common.training.measured import Measured
-from common.training.opening import open_run_folder
-from common.training.recorder import NullRecorder, RunRecorder
-from common.training.resume import AlreadyFinished, Standing, look_at_run
-from common.training.trainer import Trainer
 from common.utils.at_once import runs_at_once
 from common.watchdog.board import announce, announce_failure, note_updates
 from common.watchdog.watch import start_watch

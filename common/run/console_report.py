@@ -9,11 +9,11 @@ from common.config import Config, changed_settings, completed, settings_flags
 from common.distributed.console import counted, readable_seconds
 from common.measurement.metrics import Sums
 from common.model.specs import ModelSpec, layer_table
+from common.run.totals import recorded_sum
 from common.run_folder.environment import Environment
 from common.run_folder.records import EpochRecord, NotRecorded, RunRecord, Totals, World
 from common.run_folder.world_changes import WorldChange
 from common.task.task import Task
-from common.training.totals import recorded_sum
 
 _STACKS = {
     "torch": [("PyTorch", "torch")],

@@ -1,0 +1,141 @@
+"""An epoch on one rank: between two stacks of batches it counts, and stands still where a listener needs that."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from common.data.batches import Stacks
+from common.measurement.timing import Phases, Timer, timed
+from common.run.listener import Listener
+from common.run.measured import Measured
+from common.run.strategy import Batches, Stack, Strategy
+from common.run_folder.checkpoints import PartialEpoch
+from common.task.task import Task
+
+
+class Epoch:
+    """One epoch.
+
+    Args:
+        number: from 1.
+        own: what was done of it before, and what is this rank's own.
+        updates: of the epoch; None: as many as the task says.
+
+    Attributes:
+        done: updates that are done, of all ranks.
+        taken: batches that this rank has computed: one per update, unless it draws them.
+        seconds: of training on this rank.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        *,
+        task: Task,
+        strategy: Strategy,
+        phases: Phases,
+        listeners: Sequence[Listener] = (),
+        own: PartialEpoch | None = None,
+        updates: int | None = None,
+    ) -> None:
+        own = own or PartialEpoch()
+        self.number, self.task, self.strategy = number, task, strategy
+        self.updates = task.steps_of_epoch(number) if updates is None else updates
+        self.done, self._first = own.steps, own.steps
+        self.taken = own.steps if own.own_steps is None else own.own_steps
+        self.seconds = own.training_seconds
+        self._waiting = Timer(own.data_wait_seconds)
+        self._phases, self._listeners = phases, listeners
+        strategy.start_epoch(number, own)
+
+    @property
+    def steps_left(self) -> int:
+        """Updates that remain."""
+        return self.updates - self.done
+
+    @property
+    def step(self) -> int:
+        """Updates of the run that are done."""
+        return self.task.steps_after(self.number - 1) + self.done
+
+    @property
+    def updates_made(self) -> int:
+        """Updates of the run that this rank has made, also within a stack that failed."""
+        return self.task.steps_after(self.number - 1) + self._first + self.strategy.updates
+
+    def take(self, batches: Batches) -> Iterator[Stack]:
+        """Yield the stacks that are left; whoever takes one has trained on it when asking for the next.
+
+        The clock stands while listeners act. No context manager holds it: an error of the loop leaves a generator where
+        it is, whose `finally` would run at some later time.
+        """
+        strategy, stacks = self.strategy, self._stacks(batches)
+        while self.done < self.updates:
+            stretch = self.steps_left
+            for listener in self._listeners:
+                stretch = listener.most_updates(self, stretch)
+            first, drawn = self.done, self._drawn(batches, stretch)
+            taken = stacks.take(stretch) if drawn is None else drawn
+            self._phases.begin("training", synchronize=strategy.synchronize)
+            for images, labels in strategy.profiler.steps(taken) if strategy.profiler else taken:
+                yield images, labels
+                self.taken += len(labels)
+                if drawn is None:
+                    self.done += len(labels)
+                for listener in self._listeners:
+                    listener.updated(len(labels))
+            self.seconds += self._phases.end(synchronize=strategy.synchronize)
+            self.done = first + stretch  # a rank that draws its batches has its own number
+            for listener in self._listeners:
+                listener.paused(self)
+
+    def _stacks(self, batches: Batches) -> Stacks:
+        most = self.strategy.most_updates
+        return Stacks(timed(batches.training(self.number, first_step=self.done, most=most), self._waiting))
+
+    def _drawn(self, batches: Batches, updates: int) -> Iterator[Stack] | None:
+        draw = self.strategy.draw
+        if draw is None:
+            return None
+        items = self.task.drawn_items(draw, self.number, first_step=self.done, steps=updates)
+        return timed(batches.drawn(self.number, items), self._waiting)
+
+    def measured(self, batches: Batches) -> Measured:
+        """Return the sums of this rank over the epoch so far, and its time.
+
+        On a CPU waiting for data includes making the batches, as no thread makes them ahead.
+        """
+        sums = self.strategy.sums(self.taken * batches.samples)
+        return Measured(sums=sums, seconds=self.seconds, data_wait_seconds=self._waiting.seconds)
+
+    def partial(self, **own: Any) -> PartialEpoch:
+        """Return what this rank has of the epoch so far.
+
+        Args:
+            own: its weights and optimizer state, where other ranks have others.
+        """
+        return PartialEpoch(
+            steps=self.done,
+            own_steps=self.taken if self.strategy.draw else None,
+            training_seconds=self.seconds,
+            data_wait_seconds=self._waiting.seconds,
+            state=self.strategy.rank_state(),
+            **own,
+        )
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Training of which nothing is recorded."""
+
+    task: Task
+    strategy: Strategy
+    batches: Batches
+
+    def train(self, updates: int, *, number: int = 1, own: PartialEpoch | None = None) -> Measured:
+        """Train on the first batches of an epoch, as many as it has at most; return what this rank measured."""
+        updates = min(updates, self.task.steps_of_epoch(number))
+        epoch = Epoch(number, task=self.task, strategy=self.strategy, phases=Phases(), own=own, updates=updates)
+        for images, labels in epoch.take(self.batches):
+            self.strategy.step(images, labels)
+        return epoch.measured(self.batches)
