@@ -6,7 +6,7 @@ from typing import Any
 
 from common.data.batches import Stacks
 from common.measurement.timing import Phases, Timer, timed
-from common.run.listener import Listener
+from common.run.listeners import Listener
 from common.run.measured import Measured
 from common.run.strategy import Batches, Stack, Strategy
 from common.run_folder.checkpoints import PartialEpoch
@@ -25,6 +25,7 @@ class Epoch:
         done: updates that are done, of all ranks.
         taken: batches that this rank has computed: one per update, unless it draws them.
         seconds: of training on this rank.
+        listeners: who hears of it.
     """
 
     def __init__(
@@ -45,7 +46,7 @@ class Epoch:
         self.taken = own.steps if own.own_steps is None else own.own_steps
         self.seconds = own.training_seconds
         self._waiting = Timer(own.data_wait_seconds)
-        self._phases, self._listeners = phases, listeners
+        self._phases, self.listeners = phases, listeners
         strategy.start_epoch(number, own)
 
     @property
@@ -72,7 +73,7 @@ class Epoch:
         strategy, stacks = self.strategy, self._stacks(batches)
         while self.done < self.updates:
             stretch = self.steps_left
-            for listener in self._listeners:
+            for listener in self.listeners:
                 stretch = listener.most_updates(self, stretch)
             first, drawn = self.done, self._drawn(batches, stretch)
             taken = stacks.take(stretch) if drawn is None else drawn
@@ -82,11 +83,11 @@ class Epoch:
                 self.taken += len(labels)
                 if drawn is None:
                     self.done += len(labels)
-                for listener in self._listeners:
+                for listener in self.listeners:
                     listener.updated(len(labels))
             self.seconds += self._phases.end(synchronize=strategy.synchronize)
             self.done = first + stretch  # a rank that draws its batches has its own number
-            for listener in self._listeners:
+            for listener in self.listeners:
                 listener.paused(self)
 
     def _stacks(self, batches: Batches) -> Stacks:

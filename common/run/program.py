@@ -11,16 +11,15 @@ from common.config import Config
 from common.distributed.communicator import Communicator
 from common.distributed.console import Console
 from common.distributed.mpi import check_controller, check_tasks
-from common.elastic.membership import Hooks
 from common.errors import EXIT_CODE_STALLED, EXIT_CODE_USER_ERROR, UserError, as_user_error
 from common.parameter_server.client import say_goodbye
 from common.parameter_server.server import serve
-from common.run.elastic_session import ElasticSession
+from common.run.elastic import Elastic, Hooks
 from common.run.resume import AlreadyFinished, settings_of
-from common.run.session import Session
+from common.run.run import Run
 from common.utils.garbage import resume_garbage_collection
 from common.watchdog.board import announce
-from common.watchdog.watch import take_settings
+from common.watchdog.watch import stop_watch, take_settings, watch_startup
 
 
 def read_settings(arguments: Sequence[str] | None, *, program: str) -> Config | UserError:
@@ -39,41 +38,45 @@ def read_settings(arguments: Sequence[str] | None, *, program: str) -> Config | 
 
 
 def run_program(
-    train: Callable[[Config, Communicator, Session], None],
+    train: Callable[[Config, Communicator, Run], None],
     settings: Config | UserError,
     *,
     comm: Communicator,
-    hooks: Callable[[Config], Hooks],
+    hooks: Hooks,
     framework: str,
     program: str,
 ) -> int:
     """Train, or serve workers that train, and return the exit code: 0, or 2 on every rank for a user error.
 
     Args:
-        hooks: returns Horovod's part of an elastic run.
+        hooks: Horovod's part.
     """
-    progress = settings.record.progress if isinstance(settings, Config) else "lines"
+    progress, elastic = "lines", None
+    if isinstance(settings, Config):
+        progress = settings.record.progress
+        if settings.faults.elastic:
+            # Of the start, also if a rank ended before all had met: what Horovod changes then is not seen here.
+            elastic = Elastic(size=int(os.environ.get("HOROVOD_SIZE", comm.size)))
     console = Console(comm, progress=progress)
-    is_elastic = isinstance(settings, Config) and settings.faults.elastic
-    session = (ElasticSession if is_elastic else Session)(framework=framework, comm=comm, console=console)
-    _watch_signals(session)
+    run = Run(framework=framework, comm=comm, console=console, horovod=hooks.horovod, elastic=elastic)
+    _watch_signals(run)
     if comm.is_server:
         announce("serving")
         return serve(comm.world, workers=comm.size)
-    code = _train(train, settings, session=session, hooks=hooks, program=program)
+    code = _train(train, settings, run=run, hooks=hooks, program=program)
     say_goodbye(comm, code=code)
     return code
 
 
 def _train(
-    train: Callable[[Config, Communicator, Session], None],
+    train: Callable[[Config, Communicator, Run], None],
     settings: Config | UserError,
     *,
-    session: Session,
-    hooks: Callable[[Config], Hooks],
+    run: Run,
+    hooks: Hooks,
     program: str,
 ) -> int:
-    comm = session.comm
+    comm = run.comm
     announce("preparing data")
     try:
         if isinstance(settings, UserError):
@@ -82,47 +85,54 @@ def _train(
             with comm.propagate_errors("reading the settings"):
                 raise settings
         settings.check_ranks(comm.size + comm.servers)
-        if isinstance(session, ElasticSession):
-            _train_elastically(train, settings, session=session, hooks=hooks(settings))
+        if run.elastic:
+            _train_elastically(train, settings, run=run, elastic=run.elastic, hooks=hooks)
         else:
-            train(settings, comm, session)
+            train(settings, comm, run)
     except AlreadyFinished as done:
-        session.console.line(str(done))
+        run.console.line(str(done))
     except (UserError, MemoryError) as caught:
         error = as_user_error(caught)
-        session.recorder.end("failed", message=str(error))
-        session.console.error(f"{program}: error: {error}")
+        run.recorder.end("failed", message=str(error))
+        run.console.error(f"{program}: error: {error}")
         return EXIT_CODE_USER_ERROR
     except BaseException as error:
-        if isinstance(settings, Config) and hooks(settings).is_lost_rank(error):
-            session.recorder.end("interrupted", message="another rank has ended")
-            session.console.error("another rank has ended; finished epochs are kept, continue with --resume")
+        if hooks.is_lost_rank(error):
+            run.recorder.end("interrupted", message="another rank has ended")
+            run.console.error("another rank has ended; finished epochs are kept, continue with --resume")
             return EXIT_CODE_STALLED
-        session.recorder.end("failed", message="".join(traceback.format_exception_only(error)).splitlines()[0])
+        run.recorder.end("failed", message="".join(traceback.format_exception_only(error)).splitlines()[0])
         raise
     return 0
 
 
 def _train_elastically(
-    train: Callable[[Config, Communicator, Session], None],
+    train: Callable[[Config, Communicator, Run], None],
     settings: Config,
     *,
-    session: ElasticSession,
+    run: Run,
+    elastic: Elastic,
     hooks: Hooks,
 ) -> None:
     if "HOROVOD_ELASTIC" not in os.environ:
-        with session.comm.propagate_errors("starting"):
+        with run.comm.propagate_errors("starting"):
             raise UserError(
                 "ranks can end and join only under a launcher that supports this. Received: --elastic without a host "
                 "discovery script. Start them with `python -m launch train --elastic`, or with horovodrun --min-np 1 "
                 "--host-discovery-script"
             )
-    session.membership.run(
-        lambda: train(settings, session.comm, session),
-        hooks=hooks,
-        leave=lambda: session.leave(settings.faults),
-        join=session.rejoined,
-    )
+
+    def leave() -> None:
+        """Watch this process alone, as at its start: which ranks there will be is not known yet."""
+        run.phases.abandon()
+        stop_watch()
+        watch_startup(settings.faults)
+        announce("joining the others")
+
+    def join() -> None:
+        run.rejoined(hooks.rejoin(settings))
+
+    elastic.run(lambda: train(settings, run.comm, run), hooks=hooks, leave=leave, join=join)
 
 
 def exit_rank(code: int) -> None:
@@ -133,7 +143,7 @@ def exit_rank(code: int) -> None:
         os._exit(code)
 
 
-def _watch_signals(session: Session) -> None:
+def _watch_signals(run: Run) -> None:
     """On SIGINT or SIGTERM write the status and exit, at once.
 
     A Python signal handler runs between two byte codes of the main thread, which may be in a collective that waits for
@@ -148,8 +158,8 @@ def _watch_signals(session: Session) -> None:
     def watch() -> None:
         number = signal.Signals(os.read(reader, 1)[0])
         try:
-            session.recorder.end("interrupted", message=f"received {number.name}")
-            session.console.error(f"interrupted by {number.name}; finished epochs are kept, continue with --resume")
+            run.recorder.end("interrupted", message=f"received {number.name}")
+            run.console.error(f"interrupted by {number.name}; finished epochs are kept, continue with --resume")
         finally:
             os._exit(128 + number)
 

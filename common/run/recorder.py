@@ -12,11 +12,10 @@ from common.measurement.metering import Metered
 from common.measurement.metrics import images_per_second
 from common.measurement.step_profile import StepProfile, profile_table
 from common.model.weights import ArrayStream, save_weights
-from common.run.checkpointer import SavedEpoch
+from common.run.checkpoints import SavedEpoch
 from common.run.console_report import change_line, describe_sums, end_lines, epoch_line, next_lines
 from common.run.measured import Measured
-from common.run.stopping import StoppingRule
-from common.run.totals import run_totals
+from common.run.totals import StoppingRule, run_totals
 from common.run_folder.power_file import POWER_FILE, write_power
 from common.run_folder.records import WEIGHTS_FILE, EpochRecord, Evaluation, Hashes, RunState
 from common.run_folder.run_writer import RunWriter

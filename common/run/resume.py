@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from common.config import Config, changed_settings, parse_command_line, requested
+from common.distributed.communicator import Communicator
 from common.errors import UserError
 from common.run_folder.checkpoints import CHECKPOINTS_FOLDER, Checkpoint, load_newest_checkpoint, usable_checkpoints
 from common.run_folder.records import (
@@ -159,6 +160,27 @@ def look_at_run(config: Config, *, framework: str, report: Callable[[str], None]
     recorded = len(read_epochs(folder)) if (folder / EPOCHS_FILE).exists() else 0
     is_resumable = not old.energy.energy and usable_checkpoints(folder, recorded_epochs=recorded)
     return "to be resumed" if is_resumable else "to be set aside"
+
+
+def standing_on_all_ranks(
+    config: Config, *, comm: Communicator, framework: str, report: Callable[[str], None]
+) -> Standing | None:
+    """Return what exists of the run that `--resume-or-start` names, before anything is changed; None: it is not given.
+
+    Raises:
+        UserError: as `look_at_run`; on all ranks.
+        AlreadyFinished: the run; on all ranks.
+    """
+    if not config.record.resume_or_start:
+        return None
+    standing: Standing = "none"
+    with comm.propagate_errors("looking at the run folder"):
+        if comm.rank == 0:
+            standing = look_at_run(config, framework=framework, report=report)
+    standing = comm.broadcast(standing)
+    if standing == "finished":
+        raise AlreadyFinished(config)
+    return standing
 
 
 def recorded_first_copies(config: Config, *, framework: str, report: Callable[[str], None]) -> int | None:

@@ -76,6 +76,9 @@ class Strategy(Protocol):
             What this rank alone starts the next epoch with.
         """
 
+    def own_state(self, step: int) -> PartialEpoch:
+        """Return weights and optimizer state of this rank after an update of the run, where other ranks have others."""
+
     def rank_state(self) -> Weights:
         """Return sums and generators of this rank inside an epoch."""
 
