@@ -9,11 +9,8 @@ from typing import Literal
 
 from common.data.batches import Batch, prefetch
 from common.distributed.communicator import Communicator
-from common.run_folder.records import NotRecorded
 from common.strategies.rank_batches import MOST_UPDATES, RankBatches
 from common.task.task import Task
-
-NOT_PINNED = NotRecorded("not applicable: TensorFlow copies batches to the GPU in its own way")
 
 Batches = Iterator[Batch]
 

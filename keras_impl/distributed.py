@@ -1,10 +1,8 @@
 """The Horovod steps in tf.keras: init, pin, wrap, broadcast; averaged BatchNorm statistics."""
 
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import keras
@@ -17,9 +15,11 @@ from common.distributed.horovod_module import horovod_module
 from common.distributed.mpi import join_ranks
 from common.distributed.pinning import check_own_gpu, choose_gpu
 from common.errors import UserError
+from common.run.world import RankDevice
+from common.run_folder.records import NotRecorded
 from common.utils.freed_memory import keep_freed_memory
 from keras_impl.exchange_meter import ExchangeMeter
-from keras_impl.onednn import use_onednn
+from keras_impl.onednn import onednn_is_on, use_onednn
 from keras_impl.state import TrainingState
 from keras_impl.weights import weight_maps
 
@@ -231,20 +231,6 @@ def average_batch_norm(state: TrainingState, *, comm: Communicator, weight: floa
         average_in_place(statistics, name="batch_norm", config=state.config, weight=weight, group=group)
 
 
-@contextmanager
-def timeline(file: Path | None) -> Iterator[None]:
-    """Let Horovod record what it does in the block as trace events; every rank calls this, rank 0 writes.
-
-    Args:
-        file: of the events; None records nothing.
-    """
-    if file:
-        hvd.start_timeline(str(file))
-    yield
-    if file:
-        hvd.stop_timeline()
-
-
 def gpu_model(device: str) -> str | None:
     """Return the model of this rank's GPU, of its first where it has replicas, as CUDA names it; None on a CPU."""
     if device == "cpu":
@@ -252,6 +238,18 @@ def gpu_model(device: str) -> str | None:
     gpu = tf.config.get_visible_devices("GPU")[0]
     model: str | None = tf.config.experimental.get_device_details(gpu).get("device_name")
     return model
+
+
+def rank_device(device: str, *, threads: int) -> RankDevice:
+    """Return what this rank computes with, as the record shows it."""
+    return RankDevice(
+        name=device,
+        gpu=gpu_model(device),
+        threads=threads,
+        onednn=onednn_is_on(),
+        peak_memory=lambda: peak_device_memory(device),
+        pinned_memory=NotRecorded("not applicable: TensorFlow copies batches to the GPU in its own way"),
+    )
 
 
 def peak_device_memory(device: str) -> int | None:

@@ -1,9 +1,7 @@
 """The Horovod steps in PyTorch: init, pin, wrap, broadcast; averaged BatchNorm statistics."""
 
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -17,8 +15,9 @@ from common.distributed.horovod_module import horovod_module
 from common.distributed.mpi import join_ranks
 from common.distributed.pinning import check_own_gpu, choose_gpu
 from common.errors import UserError
+from common.run.world import RankDevice
 from common.utils.freed_memory import keep_freed_memory
-from torch_impl.onednn import use_onednn
+from torch_impl.onednn import onednn_is_on, use_onednn
 from torch_impl.state import TrainingState
 
 hvd = horovod_module("horovod.torch")
@@ -223,23 +222,20 @@ def average_batch_norm(state: TrainingState, *, comm: Communicator, weight: floa
         average_in_place(statistics, name="batch_norm", config=state.config, weight=weight, group=group)
 
 
-@contextmanager
-def timeline(file: Path | None) -> Iterator[None]:
-    """Let Horovod record what it does in the block as trace events; every rank calls this, rank 0 writes.
-
-    Args:
-        file: of the events; None records nothing.
-    """
-    if file:
-        hvd.start_timeline(str(file))
-    yield
-    if file:
-        hvd.stop_timeline()
-
-
 def gpu_model(device: torch.device) -> str | None:
     """Return the model of this rank's GPU, as CUDA names it; None on a CPU."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else None
+
+
+def rank_device(device: torch.device, *, threads: int) -> RankDevice:
+    """Return what this rank computes with, as the record shows it."""
+    return RankDevice(
+        name=str(device),
+        gpu=gpu_model(device),
+        threads=threads,
+        onednn=onednn_is_on(),
+        peak_memory=lambda: peak_device_memory(device),
+    )
 
 
 def peak_device_memory(device: torch.device) -> int | None:
