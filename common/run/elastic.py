@@ -162,6 +162,10 @@ class Elastic(Listener):
         self._report = report
         return checkpoint
 
+    def has_news(self) -> bool:
+        """Return whether the hosts have changed since the ranks joined, as far as this rank knows."""
+        return self._news.is_set()
+
     def agree(self, comm: Communicator) -> int:
         """Give all ranks the newest commit, and the list of their names; return the ranks of the first start."""
         self._comm = comm
@@ -243,7 +247,7 @@ class Elastic(Listener):
             self.commit = replace(self.commit, checkpoint=made(), made_at=time.time())
         self._commits += 1
         self._commit_seconds += time.perf_counter() - started
-        if any(self._comm.allgather(self._news.is_set())):
+        if any(self._comm.allgather(self.has_news())):
             raise HostsChanged
 
     def _interrupted(self, cause: Cause) -> None:

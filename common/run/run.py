@@ -1,5 +1,6 @@
 """One start of a run, from its settings to its end. Every rank calls every method; rank 0 prints and writes."""
 
+import itertools
 import os
 import sys
 from collections.abc import Iterator
@@ -31,7 +32,7 @@ from common.run.recorder import NullRecorder, RunRecorder
 from common.run.resume import standing_on_all_ranks
 from common.run.strategy import Batches, Strategy
 from common.run.world import RankDevice, describe_world
-from common.run_folder.checkpoints import Checkpoint
+from common.run_folder.checkpoints import Checkpoint, PartialEpoch
 from common.run_folder.records import TIMELINE_FILE, World
 from common.run_folder.sharing import join_shares, without_seconds
 from common.task.task import Task
@@ -51,7 +52,7 @@ class Run:
         recorder: writes the record, once the run folder is open.
         phases: the clock of this rank.
         task, world: of the run, once it is open.
-        checkpoint: that the run goes on from; None: it starts.
+        checkpoint: that the run goes on from, until it does; None: it starts.
     """
 
     task: Task
@@ -176,17 +177,18 @@ class Run:
         strategy.rehearse_evaluation(self.batches)
         if task.config.training.evaluate_first and not self.checkpoint:
             self._record_initial_test()
-        start = self.checkpoint or Checkpoint(0, 0, {}, {})
-        number, self._own = start.epoch, start.partial_epoch(self.comm.rank)
+        finished = self.checkpoint.epoch if self.checkpoint else 0
+        self._own = self.checkpoint.partial_epoch(self.comm.rank) if self.checkpoint else PartialEpoch()
         self._look_at_host()
-        self._is_complete = self._should_stop(start.step)
+        self._is_complete = self._should_stop(self.step)
         if not self._is_complete:
-            strategy.rehearse(self.batches, number + 1)
+            strategy.rehearse(self.batches, finished + 1)
         listeners = self._start_training()
-        while not self._is_complete:
-            number += 1
-            is_first, freezes = number == start.epoch + 1, task.freezes_batch_norm_in
-            if not is_first and freezes(number) and not freezes(number - 1):
+        self.checkpoint, freezes = None, task.freezes_batch_norm_in
+        for number in itertools.count(finished + 1):
+            if self._is_complete:
+                break
+            if number > finished + 1 and freezes(number) and not freezes(number - 1):
                 strategy.rehearse(self.batches, number)
             epoch = Epoch(number, task=task, strategy=strategy, phases=self.phases, listeners=listeners, own=self._own)
             for listener in listeners:
@@ -235,11 +237,17 @@ class Run:
     def _should_stop(self, step: int) -> bool:
         return bool(self.comm.broadcast(self.recorder.should_stop(step)))
 
+    def validate(self, epoch: Epoch) -> Measured:
+        """Return what this rank measures of its validation samples; `NOT_MEASURED` where no validation is due."""
+        return self._evaluate("validation") if self.task.validates_after(epoch.number) else NOT_MEASURED
+
+    def test(self) -> Measured:
+        """Return what this rank measures of its test samples."""
+        return self._evaluate("test")
+
     def _evaluate(self, part: Literal["validation", "test"]) -> Measured:
-        """Return what this rank measures in an evaluation, in inference mode."""
-        strategy = self.strategy
-        with self.phases.phase(part, synchronize=strategy.synchronize) as evaluation:
-            sums = strategy.evaluate(self.batches.evaluation(part))
+        with self.phases.phase(part, synchronize=self.strategy.synchronize) as evaluation:
+            sums = self.strategy.evaluate(self.batches.evaluation(part))
         return Measured(sums=sums, seconds=evaluation.seconds)
 
     def end_epoch(self, epoch: Epoch) -> None:
@@ -250,7 +258,7 @@ class Run:
             HostsChanged: ranks can join, or are about to be removed; on all ranks.
         """
         self._own = self.strategy.end_epoch()
-        validation = self._evaluate("validation") if self.task.validates_after(epoch.number) else NOT_MEASURED
+        validation = self.validate(epoch)
         saved = self._checkpoints.save(epoch, self._own)
         training, validation = epoch.measured(self.batches).over_ranks(self.comm), validation.over_ranks(self.comm)
         training = replace(training, seconds=training.seconds + self._lost_seconds())
@@ -261,7 +269,7 @@ class Run:
             listener.epoch_recorded(epoch)
 
     def _record_initial_test(self) -> None:
-        test = self._evaluate("test").over_ranks(self.comm)
+        test = self.test().over_ranks(self.comm)
         with self.comm.propagate_errors("writing the run folder"):
             self.recorder.add_initial_test(test)
 
@@ -271,7 +279,7 @@ class Run:
         Raises:
             UserError: the weights cannot be written; on all ranks.
         """
-        peak, test = self._device.peak_memory(), self._evaluate("test")
+        peak, test = self._device.peak_memory(), self.test()
         if self.elastic:  # a change of the ranks after the last update; what was lost then is time of the test
             self.elastic.updated(0)
             test = replace(test, seconds=test.seconds + self._lost_seconds())

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 from builders import DATASET, make_config
 from fake_ranks import alone
-from played_session import Played
+from played_run import Played
 
 from common.config import config_from_dict
 from common.errors import UserError

@@ -16,42 +16,40 @@ from pathlib import Path
 
 from patches import noted_rehearsal
 
-from common.run.checkpointer import Checkpointer
+from common.run.elastic import Elastic
 
 JOIN_SECONDS = 60.0
 
 
 def main():
     framework, events = sys.argv[1], Path(sys.argv[2])
-    original = Checkpointer.save_if_due
+    original = Elastic.paused
 
-    def save_if_due(self, trainer):
-        original(self, trainer)
+    def paused(self, epoch):
+        original(self, epoch)
         for number, event in enumerate(json.loads(events.read_text())):
-            if (trainer.epoch, trainer.updates_done) == (event["epoch"], event["update"]):
+            if (epoch.number, epoch.done) == (event["epoch"], event["update"]):
                 happen(event, self, done=events.with_name(f"event-{number}"))
 
-    Checkpointer.save_if_due = save_if_due
+    Elastic.paused = paused
     program = importlib.import_module(f"{framework}_impl.train")
     with noted_rehearsal(framework):
         code = program.main(sys.argv[3:])
     program.exit_rank(code)
 
 
-def happen(event, checkpointer, *, done):
-    if checkpointer.comm.rank != event.get("rank", 0) or done.exists():
+def happen(event, elastic, *, done):
+    if elastic._comm.rank != event.get("rank", 0) or done.exists():
         return
     done.touch()
     if "signal" in event:
         number = signal.Signals[event["signal"]]
         threading.Timer(event["after"] / 1000, os.kill, (os.getpid(), number)).start()
         return
-    membership = checkpointer._membership
-    assert membership
     with Path(event["hosts"]).open("a") as hosts:
         hosts.write(f"{event['add']}:1\n")
     deadline = time.monotonic() + JOIN_SECONDS
-    while not membership.has_news():
+    while not elastic.has_news():
         assert time.monotonic() < deadline, "Horovod has not seen the new host"
         time.sleep(0.05)
 

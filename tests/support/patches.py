@@ -22,7 +22,7 @@ from common.errors import UserError
 from common.measurement.timing import Phases
 from common.model import specs as model_specs
 from common.parameter_server import client
-from common.run import checkpointer
+from common.run import checkpoints
 from common.task import schedule
 from common.task import task as task_module
 
@@ -147,7 +147,7 @@ def full_disk(framework, *, room_bytes):
 
     Elsewhere no file may grow beyond the room that is left, by the system's limit on the size of files.
     """
-    save = checkpointer.save_checkpoint
+    save = checkpoints.save_checkpoint
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     fillers = []
 
@@ -165,7 +165,7 @@ def full_disk(framework, *, room_bytes):
         save(run_folder, *arguments, **options)
 
     try:
-        with mock.patch.object(checkpointer, "save_checkpoint", fill_and_save):
+        with mock.patch.object(checkpoints, "save_checkpoint", fill_and_save):
             yield
     finally:
         for filler in fillers:
@@ -223,14 +223,14 @@ def slow_model(framework):
 
 def stopped(framework, *, epoch, steps):
     """End a run inside an epoch on all ranks, after so many steps of it and before these are in a checkpoint."""
-    save_if_due = checkpointer.Checkpointer.save_if_due
+    paused = checkpoints.Checkpoints.paused
 
-    def ended(self, trainer):
-        if trainer.epoch == epoch and self.task.steps_of_epoch(epoch) - trainer.steps_left >= steps:
+    def ended(self, now):
+        if now.number == epoch and now.done >= steps:
             raise UserError("stopped by the test. Received: a patch. Resume it")
-        save_if_due(self, trainer)
+        paused(self, now)
 
-    return mock.patch.object(checkpointer.Checkpointer, "save_if_due", ended)
+    return mock.patch.object(checkpoints.Checkpoints, "paused", ended)
 
 
 SMALL = {64: 64, 128: 16}  # filters of a stage of ResNet-34 -> of the small one, which has no others

@@ -2,7 +2,7 @@
 
 import pytest
 
-from common.run.checkpoint_schedule import GROWTH, CheckpointSchedule
+from common.run.checkpoints import GROWTH, Schedule
 
 
 class Steps:
@@ -10,16 +10,16 @@ class Steps:
 
     def __init__(self, minutes):
         self.now = 1000.0
-        self.schedule = CheckpointSchedule(minutes, clock=lambda: self.now)
+        self.schedule = Schedule(minutes, clock=lambda: self.now)
 
     def epoch(self, steps, *, step_seconds):
         """Train an epoch; return the steps of its parts, and after how many seconds checkpoints were written."""
         parts, written, start = [], [], self.now
         while (left := steps - sum(parts)) > 0:
-            parts.append(self.schedule.next_steps(left))
-            self.schedule.segment_starts(parts[-1])
+            parts.append(self.schedule.next_updates(left))
+            self.schedule.begin()
             self.now += parts[-1] * step_seconds
-            if self.schedule.segment_ended() and parts[-1] < left:
+            if self.schedule.end(parts[-1]) and parts[-1] < left:
                 written.append(self.now - start)
                 self.schedule.written()
         self.schedule.written()

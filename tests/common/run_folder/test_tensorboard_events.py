@@ -5,7 +5,7 @@ import sys
 
 import pytest
 from builders import make_config, make_task
-from played_session import play
+from played_run import play
 from processes import run_python
 
 from common.config import config_from_dict

@@ -6,7 +6,6 @@ import pytest
 from builders import make_config, make_task
 from fake_ranks import alone, run_ranks
 from jobs import Job, do_job, start_of
-from played_session import FakeTrainer
 
 from common.measurement.metrics import Sums
 from common.run.measured import Measured
@@ -23,25 +22,16 @@ SECONDS = [
 ]
 
 
-class Timed(FakeTrainer):
-    """Takes a known time for each update, and a long one for the first of an epoch."""
+class Timed:
+    """Takes a known time for each update, and a long one for the first of a block."""
 
     def __init__(self, task, seconds):
-        super().__init__({})
-        self.task, self.seconds_of_update = task, seconds
+        self.task, self.seconds_of_update, self.blocks = task, seconds, 0
 
-    @property
-    def steps_left(self):
-        return self.task.steps_of_epoch(1) - self.done
-
-    def start_epoch(self, epoch):
-        self.done, self.spent = 0, 100.0 if self.task.steps_per_epoch > 1 else 0.0
-
-    def train_segment(self, steps):
-        self.done, self.spent = self.done + steps, self.spent + steps * self.seconds_of_update
-
-    def result(self):
-        return Measured(sums=Sums(0.0, 0, self.done), seconds=self.spent)
+    def train(self, updates):
+        self.blocks += 1
+        waiting = 100.0 if self.blocks % 2 else 0.0
+        return Measured(sums=Sums(0.0, 0, updates), seconds=waiting + updates * self.seconds_of_update)
 
 
 @pytest.mark.parametrize(

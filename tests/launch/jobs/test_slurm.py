@@ -55,18 +55,20 @@ from pathlib import Path
 job = os.environ.get("SLURM_JOB_NAME", "")
 if (job.startswith("held") or job == "struck") and "SLURM_RESTART_COUNT" not in os.environ:
     if any(word.endswith("_impl/train.py") for word in sys.orig_argv):
-        from common.run.session import Session
-        record_epoch = Session.record_epoch
-        def stopped(self, epoch, *words, **named):
+        from common.run.checkpoints import Checkpoints
+        save, epoch_recorded = Checkpoints.save, Checkpoints.epoch_recorded
+        def struck(self, epoch, own):
+            saved = save(self, epoch, own)
             struck = Path(os.environ["SLURM_SUBMIT_DIR"]) / "struck"
-            if job == "struck" and epoch == {HELD_AFTER + 1} and self.comm.rank == 0 and not struck.exists():
+            if job == "struck" and epoch.number == {HELD_AFTER + 1} and self.comm.rank == 0 and not struck.exists():
                 struck.touch()
                 os.kill(os.getpid(), signal.SIGKILL)
-            is_complete = record_epoch(self, epoch, *words, **named)
-            while job.startswith("held") and epoch == {HELD_AFTER}:
+            return saved
+        def held(self, epoch):
+            epoch_recorded(self, epoch)
+            while job.startswith("held") and epoch.number == {HELD_AFTER}:
                 time.sleep(1)
-            return is_complete
-        Session.record_epoch = stopped
+        Checkpoints.save, Checkpoints.epoch_recorded = struck, held
 """
 
 

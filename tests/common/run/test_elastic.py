@@ -1,16 +1,17 @@
 """A process that goes on with other ranks: what it remembers, what it reports, and whose state counts."""
 
 import time
-from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from fake_ranks import alone, run_ranks
-from played_session import LostRankError, no_hooks
+from played_run import HOOKS, LostRankError
 
-from common.elastic.commit import Commit
-from common.elastic.membership import HostsChanged, Membership
+from common.run import elastic as elastic_module
+from common.run.commit import Commit
+from common.run.elastic import Elastic, HostsChanged
 from common.run_folder.checkpoints import Checkpoint
 
 
@@ -26,38 +27,42 @@ class Script:
 
     def __init__(self, *errors, commits=9, makes_updates=False):
         self.errors, self.commits, self.makes_updates = errors, commits, makes_updates
-        self.membership = Membership(size=1)
-        self.changes, self.listeners = [], []
+        self.elastic = Elastic(size=1)
+        self.changes = []
         self.starts = self.joined = self.left = 0
 
     def train(self):
-        self.membership.agree(alone())
+        self.elastic.agree(alone())
         self.starts += 1
         if self.starts > len(self.errors):
-            self.membership.training_starts()
-            self.membership.progressed()
-            self.membership.progressed()
+            self.elastic.goes_on(None, None)
+            self.elastic.updated(1)
+            self.elastic.updated(1)
             return
         if self.starts <= self.commits:
-            self.membership.commit = commit(10 * self.starts)
-        self.membership.training_starts()
+            self.elastic.commit = commit(10 * self.starts)
+        self.elastic.goes_on(None, None)
         if self.makes_updates:
-            self.membership.progressed()
-        self.membership.count = lambda: 10 * min(self.starts, self.commits) + self.starts + 2
+            self.elastic.updated(1)
+        self.elastic.epoch_starts(SimpleNamespace(updates_made=10 * min(self.starts, self.commits) + self.starts + 2))
         raise self.errors[self.starts - 1]
 
     def run(self):
-        self.membership.report = self.changes.append
-        hooks = replace(no_hooks(None), listen=self.listeners.append)
-        self.membership.run(self.train, hooks=hooks, leave=self._leave, join=self._join)
+        self.elastic._report = self.changes.append
+        self.elastic.run(self.train, hooks=HOOKS, leave=self._leave, join=self._join)
         return self
 
     def _leave(self):
         assert self.left == self.joined  # once for each time
         self.left += 1
 
-    def _join(self, comm):
+    def _join(self):
         self.joined += 1
+
+
+@pytest.fixture(autouse=True)
+def _nobody_tells_of_hosts(monkeypatch):
+    monkeypatch.setattr(elastic_module, "_listen", lambda elastic: None)
 
 
 @pytest.mark.parametrize(
@@ -78,7 +83,7 @@ class Script:
 def test_training_goes_on_after_a_change_and_reports_it_once(errors, options, changes):
     began = time.time()
     script = Script(*errors, **options)
-    script.membership.commit = commit(0)
+    script.elastic.commit = commit(0)
     script.run()
     assert script.starts == len(errors) + 1 and script.joined == len(errors)
     assert [(change.cause, change.step, change.lost_steps) for change in script.changes] == changes
@@ -87,7 +92,7 @@ def test_training_goes_on_after_a_change_and_reports_it_once(errors, options, ch
         assert min(change.detect_seconds, change.agree_seconds, change.resume_seconds) >= 0
         assert change.cause == "a rank ended" or change.detect_seconds == 0
     # What was lost twice counts once.
-    assert 0 < script.membership.lost_seconds <= time.time() - began
+    assert 0 < script.elastic.take_lost_seconds() <= time.time() - began
 
 
 def test_an_error_of_another_kind_is_not_survived():
@@ -99,34 +104,34 @@ def test_an_error_of_another_kind_is_not_survived():
 
 def test_news_of_hosts_is_forgotten_once_the_ranks_have_met():
     script = Script().run()
-    script.listeners[0].on_hosts_updated(0, 1)
-    assert script.membership.has_news()
-    script.membership.agree(alone())
-    assert not script.membership.has_news()
+    script.elastic.on_hosts_updated(0, 1)
+    assert script.elastic.has_news()
+    script.elastic.agree(alone())
+    assert not script.elastic.has_news()
 
 
 def test_the_newest_state_and_the_size_of_the_ranks_that_began_are_everybodys():
-    first = Membership(size=2)
+    first = Elastic(size=2)
 
     def meet(comm):
-        membership = first if comm.rank == 1 else Membership(size=3)
-        membership.commit = {0: commit(5), 1: commit(6), 2: None}[comm.rank]
-        membership.agree(comm)
-        return membership.commit.step, membership.first_size
+        elastic = first if comm.rank == 1 else Elastic(size=3)
+        elastic.commit = {0: commit(5), 1: commit(6), 2: None}[comm.rank]
+        first_size = elastic.agree(comm)
+        return elastic.commit.step, first_size
 
     assert run_ranks(3, meet) == [(6, 2)] * 3
 
 
 def test_ranks_that_end_before_the_first_meeting_are_no_change_and_keep_the_first_size():
-    membership, starts, reported = Membership(size=3), [], []
+    elastic, starts, sizes, reported = Elastic(size=3), [], [], []
 
     def train():
         starts.append(len(starts))
         if len(starts) == 1:
             raise LostRankError
-        membership.agree(alone())
-        membership.progressed()
+        sizes.append(elastic.agree(alone()))
+        elastic.updated(1)
 
-    membership.report = reported.append
-    membership.run(train, hooks=no_hooks(None), leave=lambda: None, join=lambda comm: None)
-    assert (len(starts), reported, membership.first_size) == (2, [], 3)
+    elastic._report = reported.append
+    elastic.run(train, hooks=HOOKS, leave=lambda: None, join=lambda: None)
+    assert (len(starts), reported, sizes) == (2, [], [3])

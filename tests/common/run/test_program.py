@@ -3,10 +3,10 @@
 import pytest
 from builders import make_config, make_record, make_task
 from fake_ranks import alone
-from played_session import LostRankError, no_hooks
+from played_run import HOOKS, LostRankError, Played
 from processes import run_python
 
-from common.run import entry_point
+from common.run import program
 from common.run.program import read_settings, run_program
 from common.run.resume import MAY_CHANGE
 from common.run_folder.records import read_run
@@ -30,15 +30,15 @@ LINE_OF_LOST = "another rank has ended; finished epochs are kept, continue with 
     ],
 )
 def test_an_error_ends_a_run_whose_record_says_why(error, code, line, state, message, tmp_path, capfd, monkeypatch):
-    def train(config, comm, session):
-        session.start(make_task(config), device="cpu", gpu=None, threads=1, onednn=True)
+    def train(config, comm, run):
+        Played.open(run, make_task(config))
         raise error
 
     def run():
         config = make_config(tmp_path)
-        return run_program(train, config, comm=alone(), hooks=no_hooks, framework="torch", program=PROGRAM)
+        return run_program(train, config, comm=alone(), hooks=HOOKS, framework="torch", program=PROGRAM)
 
-    monkeypatch.setattr(entry_point, "_watch_signals", lambda session: None)  # of this process
+    monkeypatch.setattr(program, "_watch_signals", lambda run: None)  # of this process
     if code is None:
         with pytest.raises(type(error)) as raised:
             run()

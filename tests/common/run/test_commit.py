@@ -5,7 +5,7 @@ import pytest
 
 from common.config import Config
 from common.data.sharding import share_out
-from common.elastic.commit import SUMS_OF_PLACES, shared_anew
+from common.run.commit import SUMS_OF_PLACES, shared_anew
 from common.run_folder.checkpoints import Checkpoint, PartialEpoch
 from common.task.shares import shares_of
 

@@ -6,11 +6,11 @@ from dataclasses import replace
 import pytest
 from builders import make_config, make_task, random_weights
 from fake_ranks import alone, run_ranks
-from played_session import Played
+from played_run import Played
 
 from analysis.runs.labels import onednn_in_force
-from common.elastic.membership import Membership
 from common.errors import UserError
+from common.run.elastic import Elastic
 from common.run_folder.checkpoints import Checkpoint
 from common.run_folder.records import now, read_run
 from common.run_folder.world_changes import WorldChange
@@ -23,36 +23,36 @@ CHANGE = WorldChange(at=now(), cause="a rank ended", ended=["node1, process 5"],
 
 def elastic(tmp_path):
     config = make_config(tmp_path, schedule=SCALED, faults={"elastic": True}, training={"epochs": 4})
-    return Played(config, alone(), membership=Membership(size=1))
+    return Played(config, alone(), elastic=Elastic(size=1))
 
 
 def test_time_that_was_lost_is_that_of_the_epoch_or_of_the_test(tmp_path):
     played = elastic(tmp_path)
-    membership = played.session.membership
-    assert membership.commit.step == 0
-    membership.lost_seconds = 7.0
+    kept = played.run.elastic
+    assert kept.commit.step == 0
+    kept._lost_seconds = 7.0
     for epoch in (1, 2, 3, 4):
         played.end_epoch(epoch, training_seconds=2.0)
-        assert membership.commit.step == played.task.steps_after(epoch), "each end of an epoch is kept in memory"
-    membership.lost_seconds = 7.0
+        assert kept.commit.step == played.task.steps_after(epoch), "each end of an epoch is kept in memory"
+    kept._lost_seconds = 7.0
     played.finish(seconds=0.5)
     run = read_run(tmp_path / "run")
     assert [epoch.training_seconds for epoch in run.epochs] == [9.0, 2.0, 2.0, 2.0]
     assert run.record.totals.test_seconds == 7.5
-    assert (membership.commit.folder, membership.commit.first_copies) == (tmp_path / "run", 1)
+    assert (kept.commit.folder, kept.commit.first_copies) == (tmp_path / "run", 1)
 
 
 def test_onednn_of_ranks_that_came_later_is_in_the_record(tmp_path, capsys):
     first = elastic(tmp_path)
     first.end_epoch(1)
-    first.session.recorder.release()
+    first.run.recorder.release()
     capsys.readouterr()
-    membership = Membership(size=1)
+    kept = Elastic(size=1)
     checkpoint = Checkpoint(1, first.task.steps_after(1), {}, {})
-    membership.commit = replace(first.session.membership.commit, checkpoint=checkpoint, made_at=time.time())
-    second = Played(first.task.config, alone(), membership=membership, onednn=False)
+    kept.commit = replace(first.run.elastic.commit, checkpoint=checkpoint, made_at=time.time())
+    second = Played(first.task.config, alone(), elastic=kept, onednn=False)
     assert "this build of the framework has no oneDNN" in capsys.readouterr().out
-    second.session.membership.report(CHANGE)
+    second.run.elastic._report(CHANGE)
     record = read_run(tmp_path / "run").record
     assert (record.world.onednn, record.elastic.changes) == (["on"], [replace(CHANGE, onednn=["off"])])
     assert onednn_in_force(record) == "on and off"
@@ -61,13 +61,13 @@ def test_onednn_of_ranks_that_came_later_is_in_the_record(tmp_path, capsys):
 def test_any_number_of_ranks_resumes_with_the_global_batch_of_the_first(tmp_path):
     first = elastic(tmp_path)
     first.end_epoch(1)
-    first.session.recorder.add_change(CHANGE)
+    first.run.recorder.add_change(CHANGE)
     first.end("interrupted")
     whole, rates = first.task.samples_per_update, first.task.scaled_learning_rates()
     config = replace(first.task.config, record=replace(first.task.config.record, resume=str(tmp_path / "run")))
 
     def resume(comm):
-        played = Played(config, comm, membership=Membership(size=comm.size))
+        played = Played(config, comm, elastic=Elastic(size=comm.size))
         task = played.task
         played.end_epoch(2, weights=random_weights(task, seed=2))
         assert (played.done, task.samples_per_update) == (1, whole)

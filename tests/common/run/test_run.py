@@ -1,4 +1,4 @@
-"""The session: sums over counts, the slowest rank's times, early stop, totals, resume. Two ranks without Horovod."""
+"""A run: sums over counts, the slowest rank's times, early stop, totals, resume. Two ranks without Horovod."""
 
 import json
 import math
@@ -11,7 +11,7 @@ from unittest.mock import Mock
 
 import pytest
 from builders import make_config, make_task
-from played_session import play
+from played_run import play
 
 from common.config import config_from_dict, parse_command_line
 from common.distributed.console import readable_seconds
@@ -62,10 +62,11 @@ def test_totals_by_hand(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv(AT_ONCE, "3")
 
     def script(played):
-        played.session.record_initial_test(Measured(sums=Sums(23.0, 1, 10)))
+        played.run.evaluated = Measured(sums=Sums(23.0, 1, 10))
+        played.run._record_initial_test()
         continues = [played.end_epoch(1), played.end_epoch(2, training_seconds=3.0, validation_seconds=0.25)]
         continues.append(played.end_epoch(3, training_seconds=5.0 + played.comm.rank))
-        played.session.phases.startup_seconds = 7.0 + played.comm.rank
+        played.run.phases.startup_seconds = 7.0 + played.comm.rank
         played.finish(Sums(4.0, 7 + played.comm.rank, 10), seconds=0.5 + played.comm.rank)
         return continues
 
@@ -215,11 +216,14 @@ def test_more_threads_than_cores_is_reported_and_recorded(tmp_path, monkeypatch)
 
 
 def test_onednn_of_every_rank_is_recorded_and_what_is_not_as_asked_is_said(tmp_path, capsys):
-    def start(played):
-        played.session.is_complete(step=0)
-
     for name, onednn in (("both", [True, True]), ("none", [False, False]), ("some", [False, True])):
-        play(make_config(tmp_path, record={"name": name}, **TWO_RANKS), start, size=2, device="cpu", onednn=onednn)
+        play(
+            make_config(tmp_path, record={"name": name}, **TWO_RANKS),
+            lambda played: None,
+            size=2,
+            device="cpu",
+            onednn=onednn,
+        )
         world = read_run(tmp_path / name).record.world
         assert world.onednn == ["on" if is_on else "off" for is_on in onednn]
     lines = [line for line in capsys.readouterr().out.splitlines() if "oneDNN" in line]
@@ -227,7 +231,7 @@ def test_onednn_of_every_rank_is_recorded_and_what_is_not_as_asked_is_said(tmp_p
         "Warning: this build of the framework has no oneDNN (--onednn on), and trains without it",
         "Warning: only some ranks use oneDNN (1): the others are slower, and all ranks wait for them",
     ]
-    play(make_config(tmp_path, record={"name": "gpu"}), start, device="cuda:0", gpu="H100")
+    play(make_config(tmp_path, record={"name": "gpu"}), lambda played: None, device="cuda:0", gpu="H100")
     assert read_run(tmp_path / "gpu").record.world.onednn == [None]
 
 
@@ -295,9 +299,8 @@ def test_a_run_ended_before_its_test_is_resumed_for_the_test_alone_and_can_be_pr
     run_some(config, 3)
 
     def finish(played):
-        is_complete = played.session.is_complete(step=played.step)
         played.finish(Sums(4.0, 7, 10))
-        return is_complete
+        return played.epoch is None
 
     assert play(resumed(config), finish) == [True]
     run = read_run(tmp_path / "run")
