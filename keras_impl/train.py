@@ -7,7 +7,6 @@
 `torch_impl/train.py` is its twin: the same settings, weights, samples and record.
 """
 
-import sys
 from collections.abc import Sequence
 
 import keras_impl  # isort: skip
@@ -69,6 +68,4 @@ def train(config: Config, comm: Communicator, run: Run) -> None:
 
 
 if __name__ == "__main__":
-    code = main()
-    exit_rank(code)
-    sys.exit(code)
+    exit_rank(main())

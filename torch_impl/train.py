@@ -7,7 +7,6 @@
 `keras_impl/train.py` is its twin: the same settings, weights, samples and record.
 """
 
-import sys
 from collections.abc import Sequence
 
 import torch_impl  # isort: skip  # noqa: F401 - before PyTorch: switches to the environment that has it
@@ -66,6 +65,4 @@ def train(config: Config, comm: Communicator, run: Run) -> None:
 
 
 if __name__ == "__main__":
-    code = main()
-    exit_rank(code)
-    sys.exit(code)
+    exit_rank(main())

@@ -46,3 +46,10 @@ def lost_rank_errors() -> tuple[type[BaseException], ...]:
     """Return the errors by which Horovod says that another rank has ended."""
     exceptions = horovod_module("horovod.common.exceptions")
     return () if isinstance(exceptions, NoHorovod) else (exceptions.HorovodInternalError,)
+
+
+def listen_to_hosts(listener: Any) -> None:
+    """Have Horovod call `on_hosts_updated` of an object, from another thread, when the hosts change (`--elastic`)."""
+    manager = importlib.import_module("horovod.common.elastic").notification_manager  # brings Horovod's launcher along
+    manager.init()
+    manager.register_listener(listener)

@@ -1,5 +1,5 @@
-"""What surrounds the training loop, the same in both frameworks.
+"""A run from its start to its end, the same in both frameworks.
 
-Here: starting and resuming, checkpoints, the record, the entry point of both programs. Not
-here: the loops, which each framework folder writes natively.
+Here: `Run`, `Epoch` and its listeners (checkpoints, ranks that come and go), starting and resuming, the record, the
+frame of both programs. Not here: how a batch is trained on (`strategies/` of each framework folder).
 """

@@ -11,8 +11,7 @@ from pathlib import Path
 
 from common.distributed.communicator import Communicator
 from common.distributed.whole_arrays import whole_arrays
-from common.run.epoch import Epoch
-from common.run.listeners import Listener
+from common.run.epoch import Epoch, Listener
 from common.run_folder.checkpoints import Checkpoint, PartialEpoch, remove_old_checkpoints, save_checkpoint
 from common.task.task import Task
 from common.watchdog.board import doing

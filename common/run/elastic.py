@@ -18,10 +18,10 @@ import numpy as np
 
 from common.config import Config
 from common.distributed.communicator import Communicator
+from common.distributed.horovod_module import listen_to_hosts
 from common.run.checkpoints import Checkpoints, at_end, inside
 from common.run.commit import Commit, shared_anew
-from common.run.epoch import Epoch
-from common.run.listeners import Listener
+from common.run.epoch import Epoch, Listener
 from common.run.resume import recorded_first_copies
 from common.run_folder.checkpoints import Checkpoint, PartialEpoch
 from common.run_folder.records import now
@@ -96,7 +96,7 @@ class Elastic(Listener):
             leave: called when training has stopped, before the communicator is left.
             join: joins the ranks that are there then.
         """
-        _listen(self)
+        listen_to_hosts(self)
         is_member = True
         while True:
             try:
@@ -277,11 +277,3 @@ class Elastic(Listener):
             agree_seconds=max(0.0, interruption.agreed_at - interruption.at),
             resume_seconds=max(0.0, time.time() - interruption.agreed_at),
         )
-
-
-def _listen(elastic: Elastic) -> None:
-    """Have `on_hosts_updated` called, from another thread, when the hosts change."""
-    from horovod.common.elastic import notification_manager  # brings Horovod's launcher along, which other runs spare
-
-    notification_manager.init()
-    notification_manager.register_listener(elastic)

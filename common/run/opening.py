@@ -1,4 +1,4 @@
-"""How a run starts on rank 0: a new run folder, or an old one that is resumed."""
+"""How a run starts: with a new run folder, or an old one that is resumed."""
 
 from dataclasses import replace
 from datetime import datetime
@@ -7,10 +7,14 @@ from pathlib import Path
 import psutil
 
 from common.config import Config
+from common.distributed.communicator import Communicator
 from common.distributed.console import Console, counted
 from common.json_records import SCHEMA_VERSION
 from common.model.weights import weights_hash
-from common.run.resume import Standing, check_replayed, read_resumable_run
+from common.run.commit import Commit
+from common.run.console_report import onednn_notes, start_lines, warning
+from common.run.recorder import NullRecorder, RunRecorder
+from common.run.resume import Standing, check_replayed, read_resumable_run, standing_on_all_ranks
 from common.run_folder.checkpoints import Checkpoint
 from common.run_folder.environment import describe_environment
 from common.run_folder.records import (
@@ -31,7 +35,43 @@ from common.run_folder.values import NotRecorded
 from common.task.task import Task
 
 
-def open_run_folder(
+def open_on_all_ranks(
+    task: Task, world: World, *, framework: str, comm: Communicator, console: Console
+) -> tuple[NullRecorder, Checkpoint | None]:
+    """Open the run folder and print what is trained; return this rank's recorder, and what the run goes on from.
+
+    Raises:
+        UserError: the run folder exists, cannot be written or cannot be resumed; on all ranks.
+        AlreadyFinished: `--resume-or-start` found a finished run; on all ranks.
+    """
+    standing = standing_on_all_ranks(task.config, comm=comm, framework=framework, report=console.line)
+    recorder, checkpoint = NullRecorder(), None
+    with comm.propagate_errors("opening the run folder"):
+        if comm.rank == 0:
+            writer, checkpoint = _open_run_folder(task, world, framework=framework, standing=standing, console=console)
+            recorder = RunRecorder(writer, task=task, console=console)
+            console.line("\n".join(start_lines(task, world, record=writer.record, folder=writer.folder)))
+    return recorder, comm.broadcast(checkpoint)
+
+
+def reopen_on_all_ranks(
+    commit: Commit, task: Task, world: World, *, comm: Communicator, console: Console
+) -> NullRecorder:
+    """Open the record of a run that other ranks began; return this rank's recorder.
+
+    Raises:
+        UserError: the folder cannot be read or written; on all ranks.
+    """
+    for note in onednn_notes(task.config.model.onednn, world.onednn or []):
+        console.line(warning(note))
+    with comm.propagate_errors("opening the run folder"):
+        if comm.rank == 0:
+            epochs = commit.checkpoint.epoch if commit.checkpoint else 0
+            return RunRecorder(_reopen_run_folder(commit.folder, epochs=epochs), task=task, console=console)
+    return NullRecorder()
+
+
+def _open_run_folder(
     task: Task, world: World, *, framework: str, standing: Standing | None, console: Console
 ) -> tuple[RunWriter, Checkpoint | None]:
     """Create or resume the run folder; return its writer and, if resumed, the checkpoint.
@@ -77,7 +117,7 @@ def open_run_folder(
     return writer, checkpoint
 
 
-def reopen_run_folder(folder: Path, *, epochs: int) -> RunWriter:
+def _reopen_run_folder(folder: Path, *, epochs: int) -> RunWriter:
     """Return a writer of the run folder of this run, which another process may have written before.
 
     Args:

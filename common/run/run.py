@@ -5,6 +5,7 @@ import os
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,15 +22,13 @@ from common.measurement.metering import Meter
 from common.measurement.step_profile import average_over_ranks
 from common.measurement.timing import Phases
 from common.run.checkpoints import Checkpoints
-from common.run.commit import Commit
-from common.run.console_report import onednn_notes, start_lines, warning, warning_lines
+from common.run.console_report import warning, warning_lines
 from common.run.elastic import Elastic
-from common.run.epoch import Epoch
-from common.run.listeners import Listener, ProgressBar, Timeline, Watched
+from common.run.epoch import Epoch, Listener
+from common.run.listeners import ProgressBar, Timeline, Watched
 from common.run.measured import NOT_MEASURED, Measured
-from common.run.opening import open_run_folder, reopen_run_folder
-from common.run.recorder import NullRecorder, RunRecorder
-from common.run.resume import standing_on_all_ranks
+from common.run.opening import open_on_all_ranks, reopen_on_all_ranks
+from common.run.recorder import NullRecorder
 from common.run.strategy import Batches, Strategy
 from common.run.world import RankDevice, describe_world
 from common.run_folder.checkpoints import Checkpoint, PartialEpoch
@@ -104,13 +103,22 @@ class Run:
             UserError: the run folder exists, cannot be written or cannot be resumed; on all ranks.
             AlreadyFinished: `--resume-or-start` found a finished run; on all ranks.
         """
-        self.task, self._device = task, device
-        start_watch(task.config.faults, comm=self.comm, end=self._end_hanging, fail=self._end_now)
+        self.task, self._device, self._end = task, device, partial(_end_now, self)
+        start_watch(task.config.faults, comm=self.comm, end=partial(_end_hanging, self), fail=self._end)
+        comm, config, console = self.comm, task.config, self.console
+        self.world = describe_world(device, comm=comm, config=config, is_elastic=self.elastic is not None)
         commit = self.elastic.commit if self.elastic else None
         if commit:
-            self._reopen(commit)
+            self.checkpoint = commit.checkpoint
+            self.recorder = reopen_on_all_ranks(commit, task, self.world, comm=comm, console=console)
         else:
-            self._open()
+            self.recorder, self.checkpoint = open_on_all_ranks(
+                task, self.world, framework=self.framework, comm=comm, console=console
+            )
+            if config.device.memory_limit is not None:
+                watch_memory(config.device.memory_limit, comm=comm, end=self._end, end_by_rank_0=announce_failure)
+            if config.energy.energy:
+                self._meter = Meter(config.energy, comm=comm, device=device.name, phases=self.phases)
         if self.elastic:
             onednn, record_change = self.world.onednn, self.recorder.add_change
             self.checkpoint = self.elastic.opened(
@@ -119,39 +127,6 @@ class Run:
                 checkpoint=self.checkpoint,
                 report=lambda change: record_change(replace(change, onednn=onednn)),
             )
-
-    def _open(self) -> None:
-        config, checkpoint = self.task.config, None
-        standing = standing_on_all_ranks(config, comm=self.comm, framework=self.framework, report=self.console.line)
-        self._describe_world()
-        with self.comm.propagate_errors("opening the run folder"):
-            if self.comm.rank == 0:
-                writer, checkpoint = open_run_folder(
-                    self.task, self.world, framework=self.framework, standing=standing, console=self.console
-                )
-                self.recorder = RunRecorder(writer, task=self.task, console=self.console)
-                lines = start_lines(self.task, self.world, record=writer.record, folder=writer.folder)
-                self.console.line("\n".join(lines))
-        if config.device.memory_limit is not None:
-            watch_memory(config.device.memory_limit, comm=self.comm, end=self._end_now, end_by_rank_0=announce_failure)
-        if config.energy.energy:
-            self._meter = Meter(config.energy, comm=self.comm, device=self._device.name, phases=self.phases)
-        self.checkpoint = self.comm.broadcast(checkpoint)
-
-    def _reopen(self, commit: Commit) -> None:
-        """Open the record of a run that other ranks began; go on from what they have kept."""
-        self._describe_world()
-        for note in onednn_notes(self.task.config.model.onednn, self.world.onednn or []):
-            self.console.line(warning(note))
-        with self.comm.propagate_errors("opening the run folder"):
-            if self.comm.rank == 0:
-                writer = reopen_run_folder(commit.folder, epochs=commit.checkpoint.epoch if commit.checkpoint else 0)
-                self.recorder = RunRecorder(writer, task=self.task, console=self.console)
-        self.checkpoint = commit.checkpoint
-
-    def _describe_world(self) -> None:
-        is_elastic = self.elastic is not None
-        self.world = describe_world(self._device, comm=self.comm, config=self.task.config, is_elastic=is_elastic)
 
     def rejoined(self, comm: Communicator) -> None:
         """Go on as a rank of another communicator, without its record until the ranks have agreed."""
@@ -176,7 +151,9 @@ class Run:
         task, strategy = self.task, self.strategy
         strategy.rehearse_evaluation(self.batches)
         if task.config.training.evaluate_first and not self.checkpoint:
-            self._record_initial_test()
+            test = self.test().over_ranks(self.comm)
+            with self.comm.propagate_errors("writing the run folder"):
+                self.recorder.add_initial_test(test)
         finished = self.checkpoint.epoch if self.checkpoint else 0
         self._own = self.checkpoint.partial_epoch(self.comm.rank) if self.checkpoint else PartialEpoch()
         self._look_at_host()
@@ -226,13 +203,11 @@ class Run:
             self.phases.startup_ends()
         if self.elastic:
             listeners.append(self.elastic)
-            self.elastic.goes_on(self._checkpoints, None if self.checkpoint else self._first_state())
+            state = Checkpoint(0, 0, self.strategy.weights(), self.strategy.optimizer_state())
+            self.elastic.goes_on(self._checkpoints, None if self.checkpoint else state)
         for listener in listeners:
             listener.training_starts()
         return listeners
-
-    def _first_state(self) -> Checkpoint:
-        return Checkpoint(0, 0, self.strategy.weights(), self.strategy.optimizer_state())
 
     def _should_stop(self, step: int) -> bool:
         return bool(self.comm.broadcast(self.recorder.should_stop(step)))
@@ -267,11 +242,6 @@ class Run:
         self._is_complete = self._should_stop(epoch.step)
         for listener in epoch.listeners:
             listener.epoch_recorded(epoch)
-
-    def _record_initial_test(self) -> None:
-        test = self.test().over_ranks(self.comm)
-        with self.comm.propagate_errors("writing the run folder"):
-            self.recorder.add_initial_test(test)
 
     def finish(self) -> None:
         """Test, and record the test, final weights, totals and status.
@@ -314,13 +284,15 @@ class Run:
     def _lost_seconds(self) -> float:
         return self.elastic.take_lost_seconds() if self.elastic else 0.0
 
-    def _end_hanging(self, reason: str) -> None:
-        """Record that ranks hang, and end this rank at once; a watcher has said so."""
-        self.recorder.end("interrupted", message=reason)
-        os._exit(EXIT_CODE_STALLED)
 
-    def _end_now(self, reason: str) -> None:
-        """Record that the run failed, and end this rank at once: then the launcher ends the others."""
-        self.recorder.end("failed", message=reason)
-        print(f"error: {reason}", file=sys.stderr, flush=True)
-        os._exit(EXIT_CODE_USER_ERROR)
+def _end_hanging(run: Run, reason: str) -> None:
+    """Record that ranks hang, and end this rank at once; a watcher has said so."""
+    run.recorder.end("interrupted", message=reason)
+    os._exit(EXIT_CODE_STALLED)
+
+
+def _end_now(run: Run, reason: str) -> None:
+    """Record that the run failed, and end this rank at once: then the launcher ends the others."""
+    run.recorder.end("failed", message=reason)
+    print(f"error: {reason}", file=sys.stderr, flush=True)
+    os._exit(EXIT_CODE_USER_ERROR)

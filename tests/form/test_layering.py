@@ -88,7 +88,7 @@ def test_imports_between_folders_go_one_way(folder):
 # The subpackages and single files of a folder, from the bottom up: each may import those on the left of its `<`.
 ORDER = {
     "common": "errors < names, utils < json_records < sites < model < config < distributed < measurement, watchdog < "
-    "data, run_folder, parameter_server, pipeline < task < elastic < training, trained < strategies < checks, twins",
+    "data, run_folder, parameter_server, pipeline < task < run, trained < strategies < checks, twins",
     "launch": "horovod < installation, sites < starting, setup < experiments, preflight, offline < "
     "jobs, checks, bench, search < transfer",
     "analysis": "runs, stats < output, projection < questions < thesis < report, results, export < clouds",

@@ -71,9 +71,9 @@ STEPS = [
     ("2", "pin", "distributed.pin_device"),
     ("3", "shard", "ShardedData"),
     ("4", "scale", "task.scaled_learning_rates"),
-    ("5", "wrap", "strategy.wrap_optimizer"),
-    ("6", "broadcast", "strategy.broadcast_state"),
-    ("7", "rank 0 only", "session.record_epoch"),
+    ("5", "wrap", "strategy.wrap"),
+    ("6", "broadcast", "run.restore"),
+    ("7", "rank 0 only", "run.end_epoch"),
 ]
 
 

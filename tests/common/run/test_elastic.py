@@ -62,7 +62,7 @@ class Script:
 
 @pytest.fixture(autouse=True)
 def _nobody_tells_of_hosts(monkeypatch):
-    monkeypatch.setattr(elastic_module, "_listen", lambda elastic: None)
+    monkeypatch.setattr(elastic_module, "listen_to_hosts", lambda elastic: None)
 
 
 @pytest.mark.parametrize(

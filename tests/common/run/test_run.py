@@ -11,7 +11,7 @@ from unittest.mock import Mock
 
 import pytest
 from builders import make_config, make_task
-from played_run import play
+from played_run import PlayedRun, play
 
 from common.config import config_from_dict, parse_command_line
 from common.distributed.console import readable_seconds
@@ -60,17 +60,16 @@ def test_the_end_names_the_next_commands(tmp_path, capsys):
 
 def test_totals_by_hand(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv(AT_ONCE, "3")
+    monkeypatch.setattr(PlayedRun, "evaluated", Measured(sums=Sums(23.0, 1, 10)))  # before training
 
     def script(played):
-        played.run.evaluated = Measured(sums=Sums(23.0, 1, 10))
-        played.run._record_initial_test()
         continues = [played.end_epoch(1), played.end_epoch(2, training_seconds=3.0, validation_seconds=0.25)]
         continues.append(played.end_epoch(3, training_seconds=5.0 + played.comm.rank))
         played.run.phases.startup_seconds = 7.0 + played.comm.rank
         played.finish(Sums(4.0, 7 + played.comm.rank, 10), seconds=0.5 + played.comm.rank)
         return continues
 
-    config = make_config(tmp_path, **TWO_RANKS)
+    config = make_config(tmp_path, training={"batch_size": 15, "evaluate_first": True})
     assert play(config, script, size=2) == [[True, True, False]] * 2
     run = read_run(tmp_path / "run")
     summed = totals(run)
