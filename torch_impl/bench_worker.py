@@ -11,8 +11,10 @@ from functools import partial
 from typing import Any
 
 import torch_impl  # isort: skip  # noqa: F401 - before PyTorch: switches to the environment that has it
+import numpy as np
 import torch
 import torch.nn.functional as F
+from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from common.checks.bench_turns import (
@@ -24,22 +26,21 @@ from common.checks.bench_turns import (
     measure,
     read_settings,
     task_of,
-    trainer_epochs,
+    trained_epochs,
     with_steps,
 )
 from common.config import DeviceConfig
 from common.distributed.communicator import Communicator
 from common.distributed.mpi import join_mpi
-from common.measurement.timing import Phases
 from common.run.program import exit_rank
 from common.task.task import Task
-from torch_impl import distributed, native
+from torch_impl import distributed
 from torch_impl.data import Batches, ShardedData
-from torch_impl.loop import Trainer
-from torch_impl.models import build_model
 from torch_impl.onednn import onednn_is_on
-from torch_impl.optimizers import build_optimizer
-from torch_impl.state import TrainingState
+from torch_impl.strategies.allreduce import AllReduce
+from torch_impl.strategies.native import join_ranks
+from torch_impl.strategies.strategy import Strategy
+from torch_impl.strategies.trial import trial_of
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -48,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # Horovod's thread would take part in every message of MPI, and hold up a bare one.
     comm = join_mpi() if "np2_mpi" in settings.contestants else distributed.init()
     if "np2_ddp" in settings.contestants:
-        native.join_ranks(comm, backend="gloo")
+        join_ranks(comm, backend="gloo")
     device, _ = distributed.pin_device(DeviceConfig(threads=settings.threads), comm, onednn=settings.onednn)
     measure(settings, comm=comm, build=partial(build_contestant, device=device), onednn=onednn_is_on())
     return 0
@@ -57,37 +58,59 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def build_contestant(name: str, task: Task, comm: Communicator, times: ExchangeTimes, *, device: torch.device) -> Train:
     """Return what trains an epoch of so many steps on this rank."""
     task, rates = task_of(name, task), constant_rates(task)
-    model = build_model(task.spec, task.config.model).to(device)
-    optimizer = build_optimizer(model, task.config, learning_rates=rates)
-    state = TrainingState(model, optimizer, spec=task.spec, config=task.config)
-    state.restore(task.first_weights)
-    data = ShardedData(task, comm=comm, device=device)
-    if name.startswith("bare"):
-        return bare_loop(state, data, with_sums=name != "bare", makes_batches=name == "bare_batches")
     if name == "np2_ddp":
-        state.model = DistributedDataParallel(model)
+        strategy: Strategy = Ddp(task, comm=comm, device=device)
     elif name == "np2_mpi":
-        average_by_mpi(optimizer, times)
-    else:
-        meter = times if name == "np2" else None  # those of np2_each overlap
-        state.optimizer = distributed.wrap_optimizer(optimizer, model=model, config=task.config, comm=comm, meter=meter)
-        distributed.broadcast_state(state, comm=comm)
-    return trainer_epochs(Trainer(state, data, learning_rates=rates, phases=Phases()))
+        strategy = BareMpi(task, comm=comm, device=device, times=times)
+    elif name == "np2":
+        strategy = Timed(task, comm=comm, device=device, times=times)
+    else:  # the times of np2_each overlap
+        strategy = (Strategy if comm.size == 1 else AllReduce)(task, comm=comm, device=device)
+    trial = trial_of(strategy, learning_rates=rates)
+    if name.startswith("bare"):
+        return bare_loop(strategy, trial.batches, with_sums=name != "bare", makes_batches=name == "bare_batches")
+    strategy.broadcast(from_checkpoint=False)
+    return trained_epochs(strategy, trial.batches)
 
 
-def average_by_mpi(optimizer: torch.optim.Optimizer, times: ExchangeTimes) -> None:
-    """Let each step average the gradients by bare MPI."""
-    weights = [weight for group in optimizer.param_groups for weight in group["params"]]
-    average_of = BareAverage([weight.shape for weight in weights], times=times)
+class Timed(AllReduce):
+    """All-reduce, with the times of each exchange."""
 
-    def average(*_: Any) -> None:
-        for weight, mean in zip(weights, average_of(*(weight.grad.numpy() for weight in weights)), strict=True):
-            weight.grad.copy_(torch.from_numpy(mean))
-
-    optimizer.register_step_pre_hook(average)
+    def __init__(self, task: Task, *, comm: Communicator, device: torch.device, times: ExchangeTimes) -> None:
+        super().__init__(task, comm=comm, device=device)
+        self.meter = times
 
 
-def bare_loop(state: TrainingState, data: ShardedData, *, with_sums: bool, makes_batches: bool) -> Train:
+class Ddp(Strategy):
+    """PyTorch's `DistributedDataParallel`, as it is by default."""
+
+    def wrap(self, model: nn.Module, optimizer: torch.optim.Optimizer, *, learning_rates: np.ndarray) -> None:
+        """Take the optimizer, and the model in PyTorch's."""
+        super().wrap(model, optimizer, learning_rates=learning_rates)
+        self.model = DistributedDataParallel(model)
+
+
+class BareMpi(Strategy):
+    """Gradients are averaged by bare MPI after the last of them."""
+
+    def __init__(self, task: Task, *, comm: Communicator, device: torch.device, times: ExchangeTimes) -> None:
+        super().__init__(task, comm=comm, device=device)
+        self._times = times
+
+    def wrap(self, model: nn.Module, optimizer: torch.optim.Optimizer, *, learning_rates: np.ndarray) -> None:
+        """Take model and optimizer, and make room for all gradients."""
+        super().wrap(model, optimizer, learning_rates=learning_rates)
+        self._average_of = BareAverage([weight.shape for weight in model.parameters()], times=self._times)
+
+    def before_update(self) -> None:
+        """Average the gradients."""
+        gradients = [weight.grad for weight in self.model.parameters() if weight.grad is not None]
+        averages = self._average_of(*(gradient.numpy() for gradient in gradients))
+        for gradient, average in zip(gradients, averages, strict=True):
+            gradient.copy_(torch.from_numpy(average))
+
+
+def bare_loop(strategy: Strategy, data: Any, *, with_sums: bool, makes_batches: bool) -> Train:
     """Return a plain loop: forward, loss, backward, step, on batches that are in memory.
 
     Args:
@@ -97,22 +120,24 @@ def bare_loop(state: TrainingState, data: ShardedData, *, with_sums: bool, makes
 
     def made(epoch: int, steps: int) -> Batches:
         task = with_steps(data.task, size=1, epoch=epoch, steps=steps)
-        return ShardedData(task, comm=data.comm, device=data.device).training(epoch, most=1)
+        stacks = ShardedData(task, comm=data.comm, device=data.device).training(epoch, most=1)
+        return ((images[0], labels[0]) for images, labels in stacks)
 
+    model, optimizer = strategy.model, strategy.optimizer
     batches = list(made(1, min(MEMORY_BATCHES, data.task.steps_per_epoch)))
 
     def train(epoch: int, steps: int) -> float:
-        state.model.train()
+        model.train()
         loss_sum, correct = torch.zeros((), device=data.device), torch.zeros((), dtype=torch.int64, device=data.device)
         distributed.synchronize(data.device)
         started = time.perf_counter()
         in_memory = itertools.islice(itertools.cycle(batches), steps)
         for images, labels in made(epoch, steps) if makes_batches else in_memory:
-            state.optimizer.zero_grad()
-            outputs = state.model(images)
+            optimizer.zero_grad()
+            outputs = model(images)
             loss = F.cross_entropy(outputs, labels)
             loss.backward()
-            state.optimizer.step()
+            optimizer.step()
             if with_sums:
                 loss_sum += loss.detach() * len(labels)
                 correct += (outputs.argmax(1) == labels).sum()

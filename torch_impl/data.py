@@ -25,7 +25,7 @@ class ShardedData(RankBatches):
         self._pins = config.pinned_memory and device.type == "cuda"
 
     def training(self, epoch: int, *, first_step: int = 0, most: int = MOST_UPDATES) -> Batches:
-        """Yield this rank's batches of an epoch: images (batch, channels, height, width), labels (batch,) int64.
+        """Yield stacks of one batch: images (1, batch, channels, height, width), labels (1, batch) int64.
 
         Args:
             epoch: its number, from 1; it decides on the order of the samples.
@@ -34,14 +34,17 @@ class ShardedData(RankBatches):
         """
         tensors = self._of_stacks(self.training_arrays(epoch, first_step=first_step, most=most))
         # On a CPU all cores compute already: a thread that makes batches ahead would only compete for them.
-        return self._on_device(prefetch(tensors) if self.device.type == "cuda" else tensors)
+        return _alone(self._on_device(prefetch(tensors) if self.device.type == "cuda" else tensors))
 
     def drawn(self, epoch: int, items: Iterable[int]) -> Batches:
         """Yield the batches of items that this rank draws of an epoch, as `training` does, each when it is needed."""
-        return self._on_device(self._of_stacks(self.drawn_arrays(epoch, items)))
+        return _alone(self._on_device(self._of_stacks(self.drawn_arrays(epoch, items))))
 
     def evaluation(self, part: Literal["validation", "test"]) -> Batches:
-        """Yield this rank's batches of an evaluation, each sample once over all ranks, or on each if replicated."""
+        """Yield this rank's batches of an evaluation, each sample once over all ranks, or on each if replicated.
+
+        Images are (batch, channels, height, width), labels (batch,) int64.
+        """
         return self._on_device(map(self._tensors, self.evaluation_arrays(part)))
 
     def _of_stacks(self, stacks: Iterator[Batch]) -> Batches:
@@ -60,3 +63,9 @@ class ShardedData(RankBatches):
     def _on_device(self, tensors: Iterable[tuple[Tensor, Tensor]]) -> Batches:
         for images, labels in tensors:
             yield images.to(self.device, non_blocking=True), labels.to(self.device, non_blocking=True)
+
+
+def _alone(batches: Batches) -> Batches:
+    """Yield each batch in a stack of its own: the loop over updates is Python's, one stack of several gains nothing."""
+    for images, labels in batches:
+        yield images[None], labels[None]

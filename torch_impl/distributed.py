@@ -18,7 +18,6 @@ from common.errors import UserError
 from common.run.world import RankDevice
 from common.utils.freed_memory import keep_freed_memory
 from torch_impl.onednn import onednn_is_on, use_onednn
-from torch_impl.state import TrainingState
 
 hvd = horovod_module("horovod.torch")
 
@@ -84,25 +83,13 @@ def _add_in_one_order(is_on: bool) -> None:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when cuBLAS starts
 
 
-def wrap_optimizer(
-    optimizer: torch.optim.Optimizer,
-    *,
-    model: nn.Module,
-    config: Config,
-    comm: Communicator,
-    meter: ExchangeMeter | None = None,
-) -> torch.optim.Optimizer:
-    """Return the optimizer with gradients averaged over the ranks before each update.
-
-    The optimizer itself is returned where there is one rank, and for `--profile`, whose steps average the gradients.
+def wrap_optimizer(optimizer: torch.optim.Optimizer, *, model: nn.Module, config: Config, meter: ExchangeMeter) -> Any:
+    """Return Horovod's optimizer, which starts to average gradients over the ranks when they are there.
 
     Args:
         meter: counts what is exchanged.
     """
-    if comm.size == 1 or config.record.profile:
-        return optimizer
-    meter = meter or ExchangeMeter()
-    distributed: Any = hvd.DistributedOptimizer(
+    return hvd.DistributedOptimizer(
         optimizer,
         named_parameters=model.named_parameters(),
         compression=_Counted(_compression(config), meter),
@@ -110,15 +97,6 @@ def wrap_optimizer(
         backward_passes_per_step=config.device.backward_passes_per_step,
         groups=config.device.groups,
     )
-    synchronize_gradients = distributed.synchronize
-
-    def timed_synchronize() -> None:
-        with meter.timed():
-            synchronize_gradients()
-        meter.updates += 1
-
-    distributed.synchronize = timed_synchronize  # `step` calls it
-    return distributed
 
 
 def wait_for_all_ranks() -> None:
@@ -177,41 +155,40 @@ def combine_updates(updates: Sequence[Tensor], *, meter: ExchangeMeter) -> list[
     return _average(updates, compression=_ThroughHost(hvd.Compression.none), name="updates", meter=meter, op=hvd.Adasum)
 
 
-def broadcast_state(state: TrainingState, *, comm: Communicator) -> None:
+def broadcast_state(
+    model: nn.Module, optimizer: torch.optim.Optimizer, *, config: DeviceConfig, comm: Communicator
+) -> None:
     """Give all ranks the weights, BatchNorm statistics and optimizer state of rank 0, or of the first with their part.
 
     Not by `hvd.broadcast_optimizer_state`: without a state it creates one by a step with zero gradients, which counts
     as Adam's first and lets AdamW shrink the weights. No state means all zeros: there is nothing to send.
     """
-    if state.is_shared:
+    if comm.copies == 1:
         return
-    if comm.world is not None:
-        state.restore(*comm.broadcast((state.export_weights(), state.export_optimizer())))
-    elif comm.copies > 1:
-        slots = [
-            (f"{name}.{slot}", value)
-            for name, parameter in state.model.named_parameters()
-            for slot, value in sorted(state.optimizer.state.get(parameter, {}).items())
-            if isinstance(value, Tensor)
-        ]
-        names, tensors = zip(*state.model.state_dict().items(), *slots, strict=True)
-        sent = [tensor.to("cpu", copy=True) for tensor in tensors] if state.config.device.share_gpu else tensors
-        if comm.parts == 1:
-            hvd.broadcast_parameters(list(zip(names, sent, strict=True)), root_rank=0)
-        else:
-            for name, tensor in zip(names, sent, strict=True):
-                hvd.broadcast_(tensor, root_rank=comm.part, name=name, process_set=comm.part_group)
-        for tensor, received in zip(tensors, sent, strict=True):
-            tensor.copy_(received)
+    slots = [
+        (f"{name}.{slot}", value)
+        for name, parameter in model.named_parameters()
+        for slot, value in sorted(optimizer.state.get(parameter, {}).items())
+        if isinstance(value, Tensor)
+    ]
+    names, tensors = zip(*model.state_dict().items(), *slots, strict=True)
+    sent = [tensor.to("cpu", copy=True) for tensor in tensors] if config.share_gpu else tensors
+    if comm.parts == 1:
+        hvd.broadcast_parameters(list(zip(names, sent, strict=True)), root_rank=0)
+    else:
+        for name, tensor in zip(names, sent, strict=True):
+            hvd.broadcast_(tensor, root_rank=comm.part, name=name, process_set=comm.part_group)
+    for tensor, received in zip(tensors, sent, strict=True):
+        tensor.copy_(received)
 
 
-def average_batch_norm(state: TrainingState, *, comm: Communicator, weight: float = 1.0) -> None:
+def average_batch_norm(model: nn.Module, *, config: Config, comm: Communicator, weight: float) -> None:
     """Average the running means and variances over ranks, in one grouped all-reduce.
 
     Args:
         weight: of this rank; the mean over ranks is 1.
     """
-    buffers = state.model.named_buffers()
+    buffers = model.named_buffers()
     statistics = [buffer for name, buffer in buffers if name.endswith(("running_mean", "running_var"))]
     if comm.world is not None:
         for statistic in statistics:
@@ -219,7 +196,7 @@ def average_batch_norm(state: TrainingState, *, comm: Communicator, weight: floa
             statistic.copy_(torch.from_numpy(total / comm.size))
     elif comm.copies > 1 and statistics:
         group = comm.part_group if comm.parts > 1 else None
-        average_in_place(statistics, name="batch_norm", config=state.config, weight=weight, group=group)
+        average_in_place(statistics, name="batch_norm", config=config, weight=weight, group=group)
 
 
 def gpu_model(device: torch.device) -> str | None:

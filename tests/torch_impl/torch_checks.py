@@ -12,16 +12,15 @@ from frameworks import run_checks
 
 from common.checks.parity_cases import IMAGES, make_spec
 from common.config import DeviceConfig, ModelConfig, config_from_dict
-from common.measurement.timing import Phases
 from common.model.partition import cut_into_stages
 from common.task.prepare import prepare
 from common.task.schedule import learning_rates
 from torch_impl import distributed
 from torch_impl.data import ShardedData
-from torch_impl.loop import Trainer
 from torch_impl.models import build_model
 from torch_impl.optimizers import build_optimizer
-from torch_impl.state import TrainingState
+from torch_impl.strategies.strategy import Strategy
+from torch_impl.strategies.trial import trial_of
 from torch_impl.train import main
 
 RATES = np.array([0.1, 0.05, 0.025])
@@ -100,7 +99,7 @@ def check_batches_are_pinned_in_the_layout_in_which_they_go_to_the_gpu(folder):
         batches.device = torch.device("cpu")
         pinned = []
         with mock.patch.object(torch.Tensor, "pin_memory", lambda tensor, own=pinned: own.append(tensor) or tensor):
-            images, _ = next(batches.training(1))
+            (images,), _ = next(batches.training(1))
         assert images.is_contiguous(memory_format=formats[is_last])
         assert images.data_ptr() == pinned[0].data_ptr(), "it was copied to memory that is not pinned"
 
@@ -117,7 +116,7 @@ def check_what_layers_make_of_images_keeps_their_layout(folder):
                 )
             )
         images, _ = next(ShardedData(task, comm=alone(), device=torch.device("cpu")).training(1))
-        model(images)
+        model(images[0])
         assert all(kept) and len(kept) > 5, name
 
 
@@ -155,35 +154,32 @@ def check_learning_rates_are_those_of_pytorchs_schedulers(folder):
 def check_nothing_is_left_of_a_rehearsal(folder):
     """With float16, which runs have on GPUs only, and BatchNorm; before the first update and after some."""
     task = task_of("60x17x17x1x3", model={"model": "resnet34"}, device={"mixed_precision": "float16"})
-    model = build_model(task.spec, task.config.model)
-    optimizer = build_optimizer(model, task.config, learning_rates=RATES)
-    state = TrainingState(model, optimizer, spec=task.spec, config=task.config)
-    data = ShardedData(task, comm=alone(), device=torch.device("cpu"))
-    trainer = Trainer(state, data, learning_rates=RATES, phases=Phases())
+    strategy = Strategy(task, comm=alone(), device=torch.device("cpu"))
+    trial = trial_of(strategy, learning_rates=RATES)
+    model, optimizer, scaler = strategy.model, strategy.optimizer, strategy.scaler
 
     def everything():
         slots = {f"{number}.{name}": value for number, values in optimizer.state_dict()["state"].items()
                  for name, value in values.items()}  # fmt: skip
         copies = {name: value.clone() for name, value in {**model.state_dict(), **slots}.items()}
-        return {**copies, "generator": torch.get_rng_state()}, state.scaler.state_dict()
+        return {**copies, "generator": torch.get_rng_state()}, scaler.state_dict()
 
     made = []
     optimizer.register_step_post_hook(lambda *_: made.append(1))
     for updates in (0, 2):
-        trainer.start_epoch(1)
         if updates:
-            state.scaler.load_state_dict({**state.scaler.state_dict(), "scale": 8.0, "_growth_tracker": 3})
-            trainer.train_segment(updates)
+            scaler.load_state_dict({**scaler.state_dict(), "scale": 8.0, "_growth_tracker": 3})
+            trial.train(updates)
         before, scale = everything()
         torch.manual_seed(updates)
         before["generator"] = torch.get_rng_state()
         made.clear()
-        trainer.rehearse(1)
+        strategy.rehearse(trial.batches, 1)
         assert made == [1], "the first loss scale is too large for these weights, but not for the rehearsal"
         after, scale_after = everything()
         assert before.keys() == after.keys() and bool(optimizer.state) == bool(updates)
         assert all(torch.equal(before[name], after[name]) for name in before)
-        assert scale_after == scale and trainer.updates_done == updates
+        assert scale_after == scale and strategy.updates == 0
         assert updates or all(weight.grad is None for weight in model.parameters())
 
 

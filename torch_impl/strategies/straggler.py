@@ -2,11 +2,12 @@
 
 import time
 
+import torch
 from torch import Tensor, nn
 
 from common.config import Straggler
 from common.strategies.straggler import Slowdown, slowdown_of
-from torch_impl.data import ShardedData
+from common.task.task import Task
 from torch_impl.distributed import synchronize
 
 
@@ -15,13 +16,14 @@ class LateGradient(Slowdown):
 
     Args:
         model: all of whose parameters have a gradient in every pass.
+        passes: of an update.
     """
 
-    def __init__(self, straggler: Straggler, *, seed: int, model: nn.Module, data: ShardedData) -> None:
+    def __init__(self, straggler: Straggler, *, seed: int, model: nn.Module, passes: int, device: torch.device) -> None:
         super().__init__(straggler, seed=seed)
-        self._device = data.device
+        self._device = device
         self._missing = 0
-        self._gradients = len(list(model.parameters())) * data.share.passes
+        self._gradients = len(list(model.parameters())) * passes
         for parameter in model.parameters():
             parameter.register_hook(self._arrived)
 
@@ -36,7 +38,10 @@ class LateGradient(Slowdown):
             self.computed(self._started)
 
 
-def planted_slowdown(data: ShardedData, model: nn.Module) -> LateGradient | None:
-    """Return what slows this rank down; None: nothing."""
-    slowdown = slowdown_of(data.task, rank=data.comm.rank)
-    return LateGradient(slowdown.straggler, seed=slowdown.seed, model=model, data=data) if slowdown else None
+def planted_slowdown(task: Task, *, model: nn.Module, rank: int, device: torch.device) -> LateGradient | None:
+    """Return what slows a rank down; None: nothing."""
+    slowdown = slowdown_of(task, rank=rank)
+    if not slowdown:
+        return None
+    passes = task.shares[rank].passes
+    return LateGradient(slowdown.straggler, seed=slowdown.seed, model=model, passes=passes, device=device)
