@@ -144,10 +144,7 @@ class Strategy:
 
     @contextmanager
     def _undone(self) -> Iterator[None]:
-        """Undo what the block changes of weights, BatchNorm statistics, optimizer state, loss scale and generators.
-
-        All of them are variables of the model or the optimizer. What a strategy counts is its own to undo.
-        """
+        """Undo what the block changes of model and optimizer: weights, statistics, generators, slots, loss scale."""
         variables = [*self.model.variables, *self.optimizer.variables]
         before = KeptArrays(variable.numpy() for variable in variables)
         if hasattr(self.optimizer, "dynamic_scale"):  # so small that no overflow leaves the update out
@@ -247,11 +244,7 @@ class Strategy:
         return {name: np.atleast_1d(variable.numpy()) for name, variable in self._variables().items()}
 
     def sums(self, samples: int) -> Sums:
-        """Return the sums of this rank over the epoch so far, as the weights were at each update.
-
-        Args:
-            samples: that this rank has trained on.
-        """
+        """Return the sums of this rank over so many samples of the epoch, as the weights were at each update."""
         return self._sums.read(samples)
 
     def evaluate(self, batches: Batches) -> Sums:
