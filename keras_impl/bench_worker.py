@@ -23,23 +23,23 @@ from common.checks.bench_turns import (
     measure,
     read_settings,
     task_of,
-    trainer_epochs,
+    trained_epochs,
     with_steps,
 )
 from common.config import DeviceConfig
 from common.distributed.communicator import Communicator
 from common.distributed.mpi import join_mpi
-from common.measurement.timing import Phases
 from common.run.program import exit_rank
 from common.task.task import Task
 from keras_impl import distributed
 from keras_impl.data import ShardedData
 from keras_impl.exchange_meter import ExchangeMeter
-from keras_impl.loop import Trainer
 from keras_impl.models import build_model
 from keras_impl.onednn import onednn_is_on
 from keras_impl.optimizers import build_optimizer
-from keras_impl.state import TrainingState
+from keras_impl.strategies import build_strategy
+from keras_impl.strategies.allreduce import AllReduce
+from keras_impl.strategies.strategy import Strategy
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -54,34 +54,41 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def build_contestant(name: str, task: Task, comm: Communicator, times: ExchangeTimes, *, device: str) -> Train:
     """Return what trains an epoch of so many steps on this rank."""
-    task, rates = task_of(name, task), constant_rates(task)
-    model = build_model(task.spec, task.config.model)
-    optimizer = build_optimizer(model, task.config, learning_rates=rates)
-    state = TrainingState(model, optimizer, spec=task.spec, config=task.config)
-    state.restore(task.first_weights)
+    task = task_of(name, task)
+    strategy: Strategy
+    if name == "np2_mpi":
+        strategy = _BareMpi(task, comm=comm, device=device, times=times)
+    elif name == "np2":
+        strategy = _NotedAllReduce(task, comm=comm, device=device)
+    else:
+        strategy = build_strategy(task, comm=comm, device=device)
+    model = build_model(strategy.spec, task.config.model)
+    strategy.wrap(model, build_optimizer(model, task.config, learning_rates=constant_rates(task)))
+    strategy.load(task.first_weights)
     data = ShardedData(task, comm=comm, device=device)
     if name.startswith("bare"):
-        return bare_loop(state, data, with_sums=name != "bare", makes_batches=name == "bare_batches")
-    if name == "np2_mpi":
-        average_by_mpi(optimizer, times)
-        return trainer_epochs(Trainer(state, data, phases=Phases()))
-    meter = _GraphTimes() if name == "np2" else ExchangeMeter(times=False)  # those of np2_each overlap
-    state.optimizer = distributed.wrap_optimizer(optimizer, model=model, config=task.config, comm=comm, meter=meter)
-    distributed.broadcast_state(state, comm=comm)
-    train = trainer_epochs(Trainer(state, data, phases=Phases()))
-    return meter.of_each_epoch(train, times) if isinstance(meter, _GraphTimes) else train
+        return bare_loop(strategy, data, with_sums=name != "bare", makes_batches=name == "bare_batches")
+    if name != "np2_mpi":
+        strategy.broadcast(from_checkpoint=False)
+    train = trained_epochs(strategy, data)
+    return strategy.meter.of_each_epoch(train, times) if isinstance(strategy, _NotedAllReduce) else train
 
 
-def average_by_mpi(optimizer: keras.optimizers.Optimizer, times: ExchangeTimes) -> None:
-    """Let each step average the gradients by bare MPI."""
-    update, shapes = optimizer.apply, [weight.shape for weight in optimizer._trainable_variables]
-    average = BareAverage(shapes, times=times)
+class _BareMpi(Strategy):
+    """Averages the gradients of each update by bare MPI."""
 
-    def apply(gradients: Sequence[Any], weights: Sequence[Any]) -> None:
-        means = tf.numpy_function(average, gradients, [one.dtype for one in gradients])
-        update([tf.ensure_shape(mean, shape) for mean, shape in zip(means, shapes, strict=True)], weights)
+    def __init__(self, task: Task, *, comm: Communicator, device: str, times: ExchangeTimes) -> None:
+        super().__init__(task, comm=comm, device=device)
+        self._times = times
 
-    optimizer.apply = apply
+    def wrap(self, model: keras.Model, optimizer: keras.optimizers.Optimizer) -> None:
+        self._shapes = [weight.shape for weight in model.trainable_variables]
+        self._average = BareAverage(self._shapes, times=self._times)
+        super().wrap(model, optimizer)
+
+    def before_update(self, gradients: Sequence[tf.Tensor]) -> Sequence[tf.Tensor]:
+        means = tf.numpy_function(self._average, gradients, [one.dtype for one in gradients])
+        return [tf.ensure_shape(mean, shape) for mean, shape in zip(means, self._shapes, strict=True)]
 
 
 class _GraphTimes(ExchangeMeter):
@@ -110,7 +117,17 @@ class _GraphTimes(ExchangeMeter):
         return train_and_note
 
 
-def bare_loop(state: TrainingState, data: ShardedData, *, with_sums: bool, makes_batches: bool) -> Train:
+class _NotedAllReduce(AllReduce):
+    """Notes when each exchange began and ended."""
+
+    meter: _GraphTimes
+
+    def __init__(self, task: Task, *, comm: Communicator, device: str) -> None:
+        super().__init__(task, comm=comm, device=device)
+        self.meter = _GraphTimes()
+
+
+def bare_loop(strategy: Strategy, data: ShardedData, *, with_sums: bool, makes_batches: bool) -> Train:
     """Return a plain loop: calls of a compiled step of forward, loss, backward, apply, on batches that are in memory.
 
     Args:
@@ -125,15 +142,16 @@ def bare_loop(state: TrainingState, data: ShardedData, *, with_sums: bool, makes
 
     batches = list(made(1, min(MEMORY_BATCHES, data.task.steps_per_epoch)))
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    weights = state.model.trainable_variables
+    model, optimizer = strategy.model, strategy.optimizer
+    weights = model.trainable_variables
     loss_sum, correct = tf.Variable(0.0), tf.Variable(0, dtype=tf.int64)
 
     @tf.function
     def step(images: Any, labels: Any) -> None:
         with tf.GradientTape() as tape:
-            outputs = state.model(images, training=True)
+            outputs = model(images, training=True)
             loss_value = loss(labels, outputs)
-        state.optimizer.apply(tape.gradient(loss_value, weights), weights)
+        optimizer.apply(tape.gradient(loss_value, weights), weights)
         if with_sums:
             loss_sum.assign_add(loss_value * tf.cast(tf.size(labels), tf.float32))
             right = tf.argmax(outputs, axis=1, output_type=labels.dtype) == labels

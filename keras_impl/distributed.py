@@ -15,12 +15,12 @@ from common.distributed.horovod_module import horovod_module
 from common.distributed.mpi import join_ranks
 from common.distributed.pinning import check_own_gpu, choose_gpu
 from common.errors import UserError
+from common.model.specs import ModelSpec
 from common.run.world import RankDevice
 from common.run_folder.records import NotRecorded
 from common.utils.freed_memory import keep_freed_memory
 from keras_impl.exchange_meter import ExchangeMeter
 from keras_impl.onednn import onednn_is_on, use_onednn
-from keras_impl.state import TrainingState
 from keras_impl.weights import weight_maps
 
 hvd = horovod_module("horovod.tensorflow")
@@ -103,32 +103,20 @@ def pin_device(config: DeviceConfig, comm: Communicator, *, onednn: str | None =
 
 
 def wrap_optimizer(
-    optimizer: keras.optimizers.Optimizer,
-    *,
-    model: keras.Model,
-    config: Config,
-    comm: Communicator,
-    meter: ExchangeMeter | None = None,
+    optimizer: keras.optimizers.Optimizer, *, config: Config, meter: ExchangeMeter
 ) -> keras.optimizers.Optimizer:
     """Return the optimizer with gradients averaged over the ranks before each update.
-
-    The optimizer itself is returned where there is one rank, and for `--profile`, whose steps average the gradients.
 
     Args:
         meter: counts what is exchanged.
     """
-    if comm.size == 1 or config.record.profile:
-        return optimizer
-    distributed = horovod_keras3.DistributedOptimizer(
+    return horovod_keras3.DistributedOptimizer(
         optimizer,
         compression=config.device.compression,
         groups=config.device.groups,
         device=exchange_device(config),
         meter=meter,
     )
-    if meter:
-        distributed.apply = meter.counting(distributed.apply)
-    return distributed
 
 
 def wait_for_all_ranks() -> None:
@@ -199,36 +187,45 @@ def combine_updates(updates: Sequence[tf.Tensor], *, meter: ExchangeMeter) -> li
     return exchange(updates, updates)  # none of them is of a local variable
 
 
-def broadcast_state(state: TrainingState, *, comm: Communicator) -> None:
+def broadcast_state(
+    model: keras.Model,
+    optimizer: keras.optimizers.Optimizer,
+    *,
+    spec: ModelSpec,
+    config: Config,
+    comm: Communicator,
+) -> None:
     """Give all ranks the weights, BatchNorm statistics and optimizer state of rank 0.
 
     Not the seeds of the dropout layers, which are variables of the model too: all ranks would draw the same masks.
     """
-    if comm.copies > 1 and not state.is_shared:
-        weights = [weight.variable for weight in weight_maps(state.model, state.spec).values()]
-        variables = [*weights, *state.optimizer.variables]
-        if comm.parts == 1 and (state.config.device.share_gpu or comm.world is not None):
-            for variable, value in zip(variables, comm.broadcast([one.numpy() for one in variables]), strict=True):
-                variable.assign(value)
-        else:
-            group = comm.part_group if comm.parts > 1 else hvd.global_process_set
-            hvd.broadcast_variables([one.value for one in variables], root_rank=comm.part, process_set=group)
+    if comm.copies == 1:
+        return
+    variables = [*(weight.variable for weight in weight_maps(model, spec).values()), *optimizer.variables]
+    if comm.parts == 1 and (config.device.share_gpu or comm.world is not None):
+        for variable, value in zip(variables, comm.broadcast([one.numpy() for one in variables]), strict=True):
+            variable.assign(value)
+    else:
+        group = comm.part_group if comm.parts > 1 else hvd.global_process_set
+        hvd.broadcast_variables([one.value for one in variables], root_rank=comm.part, process_set=group)
 
 
-def average_batch_norm(state: TrainingState, *, comm: Communicator, weight: float = 1.0) -> None:
+def average_batch_norm(
+    model: keras.Model, *, spec: ModelSpec, config: Config, comm: Communicator, weight: float = 1.0
+) -> None:
     """Average the running means and variances over ranks, in one grouped all-reduce.
 
     Args:
         weight: of this rank; the mean over ranks is 1.
     """
-    maps = weight_maps(state.model, state.spec)
-    statistics = [maps[weight.name].variable for weight in state.spec.weights if not weight.trainable]
+    maps = weight_maps(model, spec)
+    statistics = [maps[weight.name].variable for weight in spec.weights if not weight.trainable]
     if comm.world is not None:
         for statistic in statistics:
             statistic.assign(comm.sum(weight * statistic.numpy()) / comm.size)
     elif comm.copies > 1 and statistics:
         group = comm.part_group if comm.parts > 1 else None
-        average_in_place(statistics, name="batch_norm", config=state.config, weight=weight, group=group)
+        average_in_place(statistics, name="batch_norm", config=config, weight=weight, group=group)
 
 
 def gpu_model(device: str) -> str | None:

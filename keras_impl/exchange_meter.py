@@ -38,14 +38,9 @@ class ExchangeMeter:
         for variable, value in zip(variables, before, strict=True):
             variable.assign(value)
 
-    def counting(self, apply: Callable[..., None]) -> Callable[..., None]:
-        """Return an optimizer's `apply` that also counts the updates."""
-
-        def apply_and_count(*arguments: Any) -> None:
-            apply(*arguments)
-            self._updates.assign_add(1)
-
-        return apply_and_count
+    def count_update(self) -> None:
+        """Count an update."""
+        self._updates.assign_add(1)
 
     def note(self, started: Any, ended: Any) -> None:
         """Add the time between two timestamps."""

@@ -15,19 +15,15 @@ from common.checks.parity_cases import LOSSES, Dtype, random_batch
 from common.checks.parity_worker import Arrays, do_jobs, read_worker_settings
 from common.config import DeviceConfig, ModelConfig
 from common.distributed.communicator import Communicator
-from common.measurement.metrics import Sums
-from common.measurement.timing import Phases
 from common.model.specs import ModelSpec
 from common.model.weights import Weights
+from common.run.epoch import Trial
 from common.run.program import exit_rank
-from common.run_folder.checkpoints import PartialEpoch
 from common.task.task import Task
 from keras_impl import distributed
 from keras_impl.data import ShardedData
-from keras_impl.loop import Trainer
 from keras_impl.models import build_model
 from keras_impl.optimizers import build_optimizer, loss_per_sample
-from keras_impl.state import TrainingState
 from keras_impl.strategies import build_strategy
 from keras_impl.weights import get_weights, load_weights, weight_maps
 
@@ -37,30 +33,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     settings = read_worker_settings(arguments)
     comm = distributed.init()
     distributed.pin_device(DeviceConfig(device="cpu", threads=1), comm, onednn=settings.onednn)
-    return do_jobs(settings, comm=comm, build_twin=Twin, outputs=outputs, leads=False)
+    return do_jobs(settings, comm=comm, build_trial=build_trial, outputs=outputs, leads=False)
 
 
-class Twin:
-    """Keras' training, update by update."""
-
-    def __init__(self, task: Task, learning_rates: np.ndarray, comm: Communicator) -> None:
-        self.strategy = build_strategy(task, comm=comm, step=0)
-        self._own = PartialEpoch()  # what this rank alone starts the next update with
-        _forget_last_model(task.config.model.dtype)
-        model = build_model(task.spec, task.config.model)
-        optimizer = build_optimizer(model, task.config, learning_rates=learning_rates)
-        optimizer = self.strategy.wrap_optimizer(optimizer, model=model)
-        self.state = TrainingState(model, optimizer, spec=task.spec, config=task.config)
-        self.state.restore(task.first_weights)
-        distributed.broadcast_state(self.state, comm=comm)
-        self.trainer = Trainer(self.state, ShardedData(task, comm=comm, device="cpu"), phases=Phases())
-
-    def update(self, number: int) -> Sums:
-        """Make an update, counted from 1; return this rank's sums over its batch, as the weights were before."""
-        self.trainer.start_epoch(number, self._own)
-        self.trainer.train_segment(1)
-        self._own = self.strategy.end_epoch(self.state, number)
-        return self.trainer.result().sums
+def build_trial(task: Task, learning_rates: np.ndarray, comm: Communicator) -> Trial:
+    """Return the training of a task from its first weights."""
+    _forget_last_model(task.config.model.dtype)
+    strategy = build_strategy(task, comm=comm, device="cpu")
+    model = build_model(strategy.spec, task.config.model)
+    strategy.wrap(model, build_optimizer(model, task.config, learning_rates=learning_rates))
+    strategy.load(task.first_weights)
+    strategy.broadcast(from_checkpoint=False)
+    return Trial(task, strategy, ShardedData(task, comm=comm, device="cpu"))
 
 
 def outputs(spec: ModelSpec, weights: Weights, dtype: Dtype, training: bool) -> Arrays:

@@ -24,17 +24,17 @@ from frameworks import run_checks
 
 from common.config import Config, DeviceConfig, config_from_dict
 from common.errors import UserError
-from common.measurement.timing import Phases
+from common.run.epoch import Trial
 from common.task.prepare import prepare
 from keras_impl import distributed, onednn, update_rules
 from keras_impl.data import ShardedData
 from keras_impl.exchange_meter import ExchangeMeter
 from keras_impl.horovod_keras3 import DistributedOptimizer
-from keras_impl.loop import Trainer
 from keras_impl.models import build_model, set_precision_and_layout
 from keras_impl.optimizers import LearningRates, build_optimizer
-from keras_impl.profiled import ProfiledTrainer
-from keras_impl.state import TrainingState
+from keras_impl.strategies.passes import accumulated
+from keras_impl.strategies.profiled import Profiled
+from keras_impl.strategies.strategy import Strategy
 
 RATES = np.array([0.1, 0.05, 0.025])
 
@@ -112,27 +112,26 @@ def check_a_thread_makes_batches_ahead_for_a_gpu_and_on_a_cpu_none_competes(fold
     assert not is_ahead()
 
 
-def trainer_of(task, *, phases, kind=Trainer, data=None):
-    """Return the trainer of a run."""
-    model = build_model(task.spec, task.config.model)
-    optimizer = build_optimizer(model, task.config, learning_rates=RATES)
-    state = TrainingState(model, optimizer, spec=task.spec, config=task.config)
-    return kind(state, data or ShardedData(task, comm=alone(), device="cpu"), phases=phases)
+def strategy_of(task, *, kind=Strategy, device="cpu"):
+    """Return the training of a model that is built for it."""
+    strategy = kind(task, comm=alone(), device=device)
+    model = build_model(strategy.spec, task.config.model)
+    strategy.wrap(model, build_optimizer(model, task.config, learning_rates=RATES))
+    return strategy
 
 
 def check_a_profile_copies_numbers_to_the_host_and_no_tensors(folder):
     """Its graph for a GPU, traced without one."""
     task = toy_setup()
-    data = ShardedData(task, comm=alone(), device="GPU:0")
-    trainer = trainer_of(task, phases=Phases(), kind=ProfiledTrainer, data=data)
-    images, labels = map(tf.constant, next(data.evaluation("test")))
-    graph = trainer._gradients_of.get_concrete_function(images, labels).graph
+    profiled = strategy_of(task, kind=Profiled, device="GPU:0")
+    images, labels = map(tf.constant, next(ShardedData(task, comm=alone(), device="GPU:0").evaluation("test")))
+    graph = profiled._gradients_of.get_concrete_function(images, labels).graph
     to_host = [op.outputs[0] for op in graph.get_operations() if op.type == "Identity" and "CPU:0" in op.device]
-    assert len(to_host) > len(trainer.state.model.trainable_variables)
+    assert len(to_host) > len(profiled.model.trainable_variables)
     assert {tensor.shape.num_elements() for tensor in to_host} == {1}
-    losses = trainer._gradients_of(images, labels)[1]
-    plain = trainer_of(task, phases=Phases(), kind=ProfiledTrainer)
-    plain.state.model.set_weights(trainer.state.model.get_weights())
+    losses = profiled._gradients_of(images, labels)[1]
+    plain = strategy_of(task, kind=Profiled)
+    plain.load(profiled.weights())
     np.testing.assert_array_equal(losses, plain._gradients_of(images, labels)[1])
 
 
@@ -175,19 +174,27 @@ def check_nothing_is_left_of_a_rehearsal(folder):
     task = toy_setup(mixed_precision="float16")
     set_precision_and_layout(task.config)
     try:
-        trainer = trainer_of(task, phases=Phases())
+        strategy = strategy_of(task)
     finally:
         set_precision_and_layout(Config())
-    variables = [*trainer.state.model.variables, *trainer.state.optimizer.variables]
-    assert any(variable is trainer.state.optimizer.dynamic_scale for variable in variables)
+    variables = [*strategy.model.variables, *strategy.optimizer.variables]
+    assert any(variable is strategy.optimizer.dynamic_scale for variable in variables)
+    batches = ShardedData(task, comm=alone(), device="cpu")
     for updates in (0, 2):
         if updates:
-            trainer.start_epoch(1)
-            trainer.train_segment(updates)
+            Trial(task, strategy, batches).train(updates)
         before = [variable.numpy() for variable in variables]
-        trainer.rehearse(1)
+        strategy.rehearse(batches, 1)
         assert all(np.array_equal(array, variable.numpy()) for array, variable in zip(before, variables, strict=True))
-        assert trainer.updates_done == updates
+        assert strategy.updates == updates
+
+
+def check_an_update_that_an_overflow_leaves_out_counts_as_one(folder):
+    task = toy_setup(mixed_precision="float16")
+    strategy = strategy_of(task)
+    strategy.optimizer.dynamic_scale.assign(np.inf)
+    Trial(task, strategy, ShardedData(task, comm=alone(), device="cpu")).train(2)
+    assert strategy.updates == 2 and int(strategy.optimizer.iterations) == 0
 
 
 def check_exchanges_wait_for_each_other_s_tensors_only_where_they_are_timed(folder):
@@ -211,12 +218,14 @@ def check_exchanges_wait_for_each_other_s_tensors_only_where_they_are_timed(fold
         assert (counted.seconds > 0) == times
 
 
-def check_gradients_of_embeddings_are_added_up_in_our_loop(folder):
-    task = toy_setup(backward_passes_per_step=2)
-    trainer = trainer_of(task, phases=Phases())
+def check_gradients_of_embeddings_are_added_up_in_our_passes(folder):
     rows = tf.IndexedSlices(tf.constant([[1.0, 2.0], [3.0, 4.0]]), tf.constant([2, 0]), tf.constant([3, 2]))
-    trainer._gradients = lambda images, labels: (images, labels, [rows])
-    _, _, (total,) = tf.function(trainer._passes)(tf.zeros((4, 1)), tf.zeros(4))
+
+    @tf.function
+    def two_passes(images, labels):
+        return accumulated(lambda images, labels: (images, labels, [rows]), images, labels, passes=2)
+
+    _, _, (total,) = two_passes(tf.zeros((4, 1)), tf.zeros(4))
     assert total.numpy().tolist() == [[6, 8], [0, 0], [2, 4]]
 
 

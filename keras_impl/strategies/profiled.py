@@ -1,33 +1,40 @@
 """Steps in separate parts, to see where their time goes (`--profile`, `--profile-layers`).
 
-They compute what those of `loop.py` compute.
+They compute what those of `Strategy` compute.
 """
 
-from collections.abc import Callable
 from typing import Any
 
+import keras
+import numpy as np
 import tensorflow as tf
 
+from common.distributed.communicator import Communicator
 from common.measurement.step_profile import Part, Profiler
-from keras_impl.data import Batches, ShardedData
-from keras_impl.distributed import average_gradients, wait_for_all_ranks
-from keras_impl.loop import Trainer
+from common.task.task import Task
+from keras_impl import distributed
+from keras_impl.data import ShardedData
 from keras_impl.models import layer_parts
-from keras_impl.state import TrainingState
+from keras_impl.strategies.allreduce import AllReduce
+from keras_impl.strategies.strategy import Strategy
 
 
-class ProfiledTrainer(Trainer):
+class Profiled(AllReduce):
     """Has a plain optimizer and averages the gradients itself, all at once, after the last of them."""
 
     profiler: Profiler
     most_updates = 1  # a step waits for its own batch alone
 
-    def __init__(self, state: TrainingState, data: ShardedData, **named: Any) -> None:
-        by_layer = state.config.record.profile_layers
-        self._parts = layer_parts(state.model, state.spec) if by_layer else [("", state.model)]
+    def __init__(self, task: Task, *, comm: Communicator, device: str) -> None:
+        super().__init__(task, comm=comm, device=device)
+        self.profiler = Profiler(synchronize=self.synchronize)
+
+    def wrap(self, model: keras.Model, optimizer: keras.optimizers.Optimizer) -> None:
+        """Take model and optimizer as they are."""
+        by_layer = self.task.config.record.profile_layers
+        self._parts = layer_parts(model, self.spec) if by_layer else [("", model)]
         self._loss_name = "loss" if by_layer else ""
-        super().__init__(state, data, **named)
-        self.profiler = Profiler(synchronize=self._synchronize)
+        Strategy.wrap(self, model, optimizer)
 
     def _compile(self) -> None:
         # One function per part, each to be timed; but forward and backward in one, for alone the latter takes far
@@ -35,18 +42,16 @@ class ProfiledTrainer(Trainer):
         self._gradients_of = tf.function(self._forward_and_backward, autograph=False)
         self._average = tf.function(self._averages_of, autograph=False)
         self._apply_gradients = tf.function(self._apply, autograph=False)
-        self._add_sums = tf.function(self._add, autograph=False)
+        self._add_sums = tf.function(self._sums.add, autograph=False)
 
-    def rehearse(self, epoch: int) -> None:
-        """Train on the first batch of an epoch and undo it, as `Trainer.rehearse`; the profile does not count it."""
+    def rehearse(self, batches: ShardedData, epoch: int) -> None:
+        """Train on the first batch of an epoch and undo it, as `Strategy.rehearse`; the profile does not count it."""
         with self.profiler.undone():
-            super().rehearse(epoch)
+            super().rehearse(batches, epoch)
 
-    def _train(self, stacks: Batches, *, advance: Callable[[int], object]) -> None:
-        for images, labels in self.profiler.steps(stacks):
-            self._timed_step(tf.constant(images[0]), tf.constant(labels[0]))
-            self.batches_done += 1
-            advance(1)
+    def step(self, images: np.ndarray, labels: np.ndarray) -> None:
+        """Make an update, part by part, of a stack of one."""
+        self._timed_step(tf.constant(images[0]), tf.constant(labels[0]))
 
     def _timed_step(self, images: tf.Tensor, labels: tf.Tensor) -> None:
         lap = self.profiler.lap
@@ -59,8 +64,8 @@ class ProfiledTrainer(Trainer):
             (part, name, float(end)) for (part, name), end in zip(passes, ends.numpy(), strict=True)
         )
         lap("backward")
-        if self.data.comm.size > 1:
-            wait_for_all_ranks()
+        if self.comm.size > 1:
+            distributed.wait_for_all_ranks()
             lap("waiting")
             gradients = self._average(gradients)
             lap("allreduce")
@@ -75,7 +80,7 @@ class ProfiledTrainer(Trainer):
             Outputs, losses, gradients, and when the passes ended (seconds since 1970): of nothing, where it began; of
             each part forward and of the loss; of the loss and of each part backward, the last one first.
         """
-        clock = _Clock(on_gpu=self.data.device != "cpu")
+        clock = _Clock(on_gpu=self.device != "cpu")
         passes = []
         hidden = clock.after(images)
         for _, part in self._parts:
@@ -99,14 +104,11 @@ class ProfiledTrainer(Trainer):
             gradients |= {
                 variable.path: value for variable, value in zip(part.trainable_variables, found, strict=False)
             }
-        in_order = [gradients[variable.path] for variable in self.state.model.trainable_variables]
+        in_order = [gradients[variable.path] for variable in self.model.trainable_variables]
         return hidden, losses, in_order, tf.stack(clock.times)
 
     def _averages_of(self, gradients: list[Any]) -> list[Any]:
-        return average_gradients(gradients, config=self.state.config)
-
-    def _apply(self, gradients: list[Any]) -> None:
-        self.state.optimizer.apply(gradients, self.state.model.trainable_variables)
+        return distributed.average_gradients(gradients, config=self.task.config)
 
 
 class _Clock:

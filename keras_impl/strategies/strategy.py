@@ -1,0 +1,320 @@
+"""The training of one rank: `Strategy` is a process alone, the other files say what each strategy does otherwise."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from itertools import islice
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from common.data.batches import Draw
+from common.distributed.communicator import Communicator
+from common.measurement.metrics import Sums
+from common.measurement.step_profile import Profiler
+from common.model.dropout import dropout_seeds
+from common.model.kept_arrays import KeptArrays
+from common.model.weights import Weights
+from common.run_folder.checkpoints import PartialEpoch
+from common.run_folder.sharing import SharingRecord
+from common.strategies.rank_batches import MOST_UPDATES
+from common.strategies.straggler import slowdown_of
+from common.task.task import Task
+from keras_impl import distributed
+from keras_impl.batch_norm import freeze_batch_norm
+from keras_impl.compiling import compile_errors, compiled
+from keras_impl.data import Batches, ShardedData
+from keras_impl.exchange import GroupExchange
+from keras_impl.optimizers import loss_per_sample
+from keras_impl.strategies.passes import Gradients, accumulated
+from keras_impl.strategies.straggler import late, timed_from_here
+from keras_impl.weights import get_optimizer_state, get_weights, load_optimizer_state, load_weights
+
+
+class Strategy:
+    """One process alone; made before the model, which `wrap` takes.
+
+    Attributes:
+        draw: what it computes of a segment of the run, where it does not take its part of each step.
+        exchange: of the ranks that hold pieces of the same layers.
+        most_updates: in a call of a compiled function.
+        profiler: the clock of the parts of a step, where they are timed.
+        share: what this rank takes of each update; with several replicas, the first of theirs.
+        spec: this rank's part of the model.
+        epoch: that `start_epoch` was called for last.
+    """
+
+    draw: Draw | None = None
+    exchange: GroupExchange | None = None
+    most_updates = MOST_UPDATES
+    profiler: Profiler | None = None
+    model: keras.Model
+    optimizer: keras.optimizers.Optimizer
+
+    def __init__(self, task: Task, *, comm: Communicator, device: str) -> None:
+        self.task, self.comm, self.device = task, comm, device
+        self.share = task.shares[comm.data_rank * comm.replicas]
+        self.spec = task.partition.parts[comm.part]
+        self.epoch = 0
+        self._slowdown = slowdown_of(task, rank=comm.rank)
+
+    def scope(self) -> AbstractContextManager[Any]:
+        """Return the context in which model and optimizer are built."""
+        return nullcontext()
+
+    def wrap(self, model: keras.Model, optimizer: keras.optimizers.Optimizer) -> None:
+        """Take model and optimizer, with what ranks share before and after each update."""
+        self.model, self.optimizer = model, optimizer
+        self._counter = getattr(optimizer, "steps", optimizer.iterations)  # also of updates that an overflow leaves out
+        self._counted_before = int(self._counter.numpy())
+        samples = self.task.samples_of_ranks[self.comm.data_rank]
+        self._sums = _Sums(samples)
+        self._image_shape, self._dtype = self.task.dataset.image_shape, self.task.table.dtype
+        images = tf.TensorSpec((None, *self._image_shape), self._dtype)
+        labels = tf.TensorSpec((None,), tf.int64)
+        self._evaluate_batch = tf.function(self._sums_of_batch, input_signature=(images, labels), autograph=False)
+        self._compile()
+
+    def _compile(self) -> None:
+        samples = self._sums.samples
+        images = tf.TensorSpec((None, samples, *self._image_shape), self._dtype)
+        labels = tf.TensorSpec((None, samples), tf.int64)
+        self._train_stack = tf.function(self._updates, input_signature=(images, labels), autograph=False)
+        self._pass = compiled(self._one_pass) if self.task.config.model.compile else self._one_pass
+
+    @property
+    def updates(self) -> int:
+        """Updates made since `start_epoch`, also within a stack that fails."""
+        return int(self._counter.numpy()) - self._counted_before
+
+    def load(self, weights: Weights, optimizer: Weights | None = None) -> None:
+        """Load what `weights` and `optimizer_state` returned; without the latter the optimizer stays as it is."""
+        load_weights(self.model, weights, spec=self.spec)
+        if optimizer:
+            load_optimizer_state(self.optimizer, optimizer, model=self.model, spec=self.spec)
+
+    def weights(self) -> Weights:
+        """Return the weights and BatchNorm statistics under the names of the weights file; copies, on the host."""
+        return get_weights(self.model, spec=self.spec)
+
+    def optimizer_state(self) -> Weights:
+        """Return "<parameter>.<slot>" -> array in the layout of the weights file, and the counts of the optimizer."""
+        return get_optimizer_state(self.optimizer, model=self.model, spec=self.spec)
+
+    def own_state(self, step: int) -> PartialEpoch:
+        """Return weights and optimizer state of this rank after an update of the run, where other ranks have others."""
+        return PartialEpoch(
+            weights=self.weights() if self.task.averaging.weights_differ_after(step) else {},
+            optimizer_state=self.optimizer_state() if self.task.averaging.optimizers_differ_after(step) else {},
+        )
+
+    def broadcast(self, *, from_checkpoint: bool) -> None:
+        """Give all ranks the weights and the optimizer state of rank 0, unless each has read them."""
+        if not from_checkpoint:
+            distributed.broadcast_state(
+                self.model, self.optimizer, spec=self.spec, config=self.task.config, comm=self.comm
+            )
+
+    def rehearse(self, batches: ShardedData, epoch: int) -> None:
+        """Train on the first batch of an epoch and undo it; all ranks call this, before an update is timed.
+
+        Graphs are built, kernels are chosen, Horovod agrees on tensors: no time of training contains what is done once.
+
+        Raises:
+            UserError: with `--compile`, it cannot be compiled; on all ranks.
+        """
+        self._freeze_batch_norm(epoch)
+        with self._undone():
+            if self.task.config.model.compile:
+                with compile_errors(self.comm):  # alone, so that an error ends all ranks before they exchange
+                    images, labels = next(batches.training(epoch, most=1))
+                    self.passes(tf.constant(images[0]), tf.constant(labels[0]))
+            for _ in self.rehearsals():
+                self.step(*next(batches.training(epoch, most=1)))
+
+    def rehearsals(self) -> Iterator[None]:
+        """Yield for each update to be rehearsed, then undo what these changed of this strategy."""
+        yield
+
+    def rehearse_evaluation(self, batches: ShardedData) -> None:
+        """Evaluate a batch of each part, before an evaluation is timed."""
+        self.evaluate(islice(batches.evaluation("validation"), 1))
+        self.evaluate(islice(batches.evaluation("test"), 1))
+
+    @contextmanager
+    def _undone(self) -> Iterator[None]:
+        """Undo what the block changes of model and optimizer: weights, statistics, generators, slots, loss scale."""
+        variables = [*self.model.variables, *self.optimizer.variables]
+        before = KeptArrays(variable.numpy() for variable in variables)
+        if hasattr(self.optimizer, "dynamic_scale"):  # so small that no overflow leaves the update out
+            self.optimizer.dynamic_scale.assign(1.0)
+        yield
+        for variable, array in zip(variables, before.take(), strict=True):
+            variable.assign(array)
+
+    def start_epoch(self, epoch: int, own: PartialEpoch) -> None:
+        """Prepare an epoch, of which some may be done: sums, dropout masks, BatchNorm, what is this rank's own."""
+        self.epoch = epoch
+        self._freeze_batch_norm(epoch)
+        self._sums.restart()
+        self._seed_dropout()
+        if own.weights or own.optimizer_state:
+            self.load({**self.weights(), **own.weights}, own.optimizer_state)
+        for name, variable in self._variables().items():
+            if name in own.state:  # seeds are not of a rank that joins in the middle of an epoch
+                variable.assign(own.state[name].reshape(variable.shape))
+        if self._slowdown:
+            self._slowdown.start_at(self.task.steps_after(epoch - 1) + own.steps)
+        self._counted_before = int(self._counter.numpy())
+
+    def step(self, images: np.ndarray, labels: np.ndarray) -> None:
+        """Make the updates of a stack, in one call: images (updates, batch, ...), labels (updates, batch)."""
+        self._train_stack(tf.constant(images), tf.constant(labels))
+
+    def _updates(self, images: tf.Tensor, labels: tf.Tensor) -> None:
+        """Make the updates of a stack one after the other, in a graph: a call for each would cost more than some do."""
+
+        def one(number: tf.Tensor) -> tf.Tensor:
+            outputs, losses = self.update(images[number], own := labels[number])
+            self._sums.add(outputs, losses, own)
+            return number + 1
+
+        count = tf.shape(labels)[0]
+        tf.while_loop(lambda number: number < count, one, [tf.constant(0)], parallel_iterations=1)
+
+    def update(self, images: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Update the weights with a batch, in a graph; return its outputs and losses as they were before."""
+        if self._slowdown:
+            started, images = timed_from_here(images)
+        outputs, losses, gradients = self.passes(images, labels)
+        if self._slowdown:
+            gradients = late(gradients, self._slowdown, started=started)
+        self._apply(self.before_update(gradients))
+        self.after_update()
+        return outputs, losses
+
+    def passes(self, images: tf.Tensor, labels: tf.Tensor) -> Gradients:
+        """Return outputs, losses and gradients of a batch, in a graph."""
+        passes = self.share.passes
+        return self._pass(images, labels) if passes == 1 else accumulated(self._pass, images, labels, passes=passes)
+
+    def before_update(self, gradients: Sequence[tf.Tensor]) -> Sequence[tf.Tensor]:
+        """Return what the weights are updated with, in a graph."""
+        return gradients
+
+    def _apply(self, gradients: Sequence[tf.Tensor]) -> None:
+        self.optimizer.apply(gradients, self.model.trainable_variables)
+
+    def after_update(self) -> None:
+        """Do what follows an update, in a graph."""
+
+    def _one_pass(self, images: tf.Tensor, labels: tf.Tensor) -> Gradients:
+        with tf.GradientTape() as tape:
+            outputs = self.model(images, training=True)
+            losses = self._losses(outputs, labels)
+            loss = self.optimizer.scale_loss(self._loss(losses))  # scaled where precision is mixed
+        return outputs, losses, tape.gradient(loss, [weight.value for weight in self.model.trainable_variables])
+
+    def _losses(self, outputs: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+        config = self.task.config
+        return loss_per_sample(outputs, labels, config=config.optimizer, model_config=config.model)
+
+    def _loss(self, losses: tf.Tensor) -> tf.Tensor:
+        """Return the loss of a pass: the mean times the share's factor."""
+        mean = tf.reduce_mean(losses)
+        return mean if self.share.loss_factor == 1 else mean * self.share.loss_factor
+
+    def end_epoch(self) -> PartialEpoch:
+        """Average BatchNorm's statistics over the ranks, which else hold the same weights.
+
+        Returns:
+            What this rank alone starts the next epoch with.
+        """
+        self._average_batch_norm()
+        return self.own_state(self.task.steps_after(self.epoch))
+
+    def _average_batch_norm(self) -> None:
+        distributed.average_batch_norm(
+            self.model, spec=self.spec, config=self.task.config, comm=self.comm, weight=self.share.weight
+        )
+
+    def rank_state(self) -> Weights:
+        """Return sums and seeds of this rank inside an epoch."""
+        return {name: np.atleast_1d(variable.numpy()) for name, variable in self._variables().items()}
+
+    def sums(self, samples: int) -> Sums:
+        """Return the sums of this rank over so many samples of the epoch, as the weights were at each update."""
+        return self._sums.read(samples)
+
+    def evaluate(self, batches: Batches) -> Sums:
+        """Return the sums of this rank over the batches, in inference mode."""
+        loss, correct, samples = tf.zeros((), tf.float64), tf.zeros((), tf.int64), 0
+        for images, labels in batches:
+            loss_of_batch, correct_of_batch = self._evaluate_batch(images, labels)
+            loss += loss_of_batch
+            correct += correct_of_batch
+            samples += len(labels)
+        return Sums(float(loss), float(correct), samples)
+
+    def _sums_of_batch(self, images: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        outputs = self.model(images, training=False)
+        losses = self._losses(outputs, labels)
+        correct = tf.argmax(outputs, axis=1) == labels
+        return tf.reduce_sum(tf.cast(losses, tf.float64)), tf.reduce_sum(tf.cast(correct, tf.int64))
+
+    def synchronize(self) -> None:
+        """Wait until the device has done all its work, before a clock is read."""
+        distributed.synchronize(self.device)
+
+    def exchanged(self) -> SharingRecord | None:
+        """Return what this rank exchanged in its updates; None: nothing that can be told."""
+        return None
+
+    def _freeze_batch_norm(self, epoch: int) -> None:
+        if self.task.freezes_batch_norm_in(epoch) and freeze_batch_norm(self.model):
+            self._compile()
+
+    def _variables(self) -> dict[str, Any]:
+        """Return the sums and the seeds of the dropout layers, under names of their own."""
+        seeds = {layer.name: layer.seed_generator.state for _, layer in seeded_layers(self.model)}
+        return {**seeds, "losses_of_places": self._sums.losses, "correct_of_places": self._sums.correct}
+
+    def _seed_dropout(self) -> None:
+        """Give every epoch and rank dropout masks of their own that do not depend on what ran before."""
+        for number, layer in seeded_layers(self.model):
+            layer.seed_generator.state.assign(self._dropout_seeds(number, rank=self.comm.data_rank))
+
+    def _dropout_seeds(self, layer_number: int, *, rank: int) -> np.ndarray:
+        seed, part = self.task.config.training.seed, self.comm.own_part
+        return dropout_seeds(seed, epoch=self.epoch, rank=rank, layer=layer_number, part=part)
+
+
+class _Sums:
+    """Of an epoch: one for each place in the batch, as all batches have one size; they are added up once, at its end.
+
+    Args:
+        samples: of a batch.
+    """
+
+    def __init__(self, samples: int) -> None:
+        self.samples = samples
+        self.losses = tf.Variable(tf.zeros(samples, tf.float64), trainable=False)
+        self.correct = tf.Variable(tf.zeros(samples, tf.int64), trainable=False)
+
+    def restart(self) -> None:
+        self.losses.assign(tf.zeros_like(self.losses))
+        self.correct.assign(tf.zeros_like(self.correct))
+
+    def add(self, outputs: tf.Tensor, losses: tf.Tensor, labels: tf.Tensor) -> None:
+        self.losses.assign_add(tf.cast(losses, tf.float64))
+        self.correct.assign_add(tf.cast(tf.argmax(outputs, axis=1) == labels, tf.int64))
+
+    def read(self, samples: int) -> Sums:
+        return Sums(float(self.losses.numpy().sum()), float(self.correct.numpy().sum()), samples)
+
+
+def seeded_layers(model: keras.Model) -> list[tuple[int, keras.Layer]]:
+    """Return the layers that draw random numbers, each with its number in the model."""
+    layers = enumerate(model.layers)
+    return [(number, layer) for number, layer in layers if getattr(layer, "seed_generator", None) is not None]

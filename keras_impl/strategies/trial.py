@@ -1,0 +1,26 @@
+"""Training whose weights are thrown away, by which ranks measure how fast they train before they do."""
+
+from common.distributed.communicator import Communicator
+from common.run.epoch import Trial
+from common.task.task import Task
+from keras_impl.data import ShardedData
+from keras_impl.models import build_model, set_precision_and_layout
+from keras_impl.optimizers import build_optimizer
+from keras_impl.strategies.allreduce import AllReduce
+from keras_impl.strategies.strategy import Strategy
+
+
+def trial(task: Task, *, comm: Communicator, device: str, exchanges: bool) -> Trial:
+    """Return the training of a copy of the model, rehearsed.
+
+    Args:
+        exchanges: whether the ranks average their gradients; otherwise each trains alone.
+    """
+    set_precision_and_layout(task.config)
+    strategy = (AllReduce if exchanges else Strategy)(task, comm=comm, device=device)
+    model = build_model(strategy.spec, task.config.model)
+    strategy.wrap(model, build_optimizer(model, task.config, learning_rates=task.scaled_learning_rates()))
+    strategy.load(task.first_weights)
+    batches = ShardedData(task, comm=comm, device=device)
+    strategy.rehearse(batches, 1)
+    return Trial(task, strategy, batches)
