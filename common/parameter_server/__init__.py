@@ -2,5 +2,5 @@
 
 Here: the rules that update a shard, the processes that hold shards, the workers' side of their messages, the counter
 that work is drawn from, and the schedule of an asynchronous run. Not here: how a framework's weights become one
-vector, which `torch_impl/server.py` and `keras_impl/server.py` write natively.
+vector, which `strategies/server.py` of each framework folder write natively.
 """

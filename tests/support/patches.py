@@ -17,6 +17,7 @@ import numpy as np
 
 from common.data import batches
 from common.distributed.communicator import launcher_rank
+from common.distributed.exchange_meter import ExchangeMeter
 from common.distributed.horovod_module import NoHorovod
 from common.errors import UserError
 from common.measurement.timing import Phases
@@ -42,7 +43,8 @@ def unaveraged(framework):
     if framework == "keras":
         exchange = _module("keras", "horovod_keras3.exchange").GradientExchange
         return mock.patch.object(exchange, "__call__", lambda self, gradients, variables: list(gradients))
-    return mock.patch.object(_module("torch", "distributed"), "wrap_optimizer", lambda optimizer, **_: optimizer)
+    strategies = _module("torch", "strategies")
+    return mock.patch.object(strategies, "AllReduce", strategies.Strategy)
 
 
 def spoiled_average(framework):
@@ -129,8 +131,8 @@ def unscaled(framework, *, ranks):
 
 def one_differs(framework):
     """Change the last bit of one value on the last rank where weights are read for the check."""
-    state = _module(framework, "state")
-    get_weights = state.get_weights
+    strategy = _module(framework, "strategies.strategy")
+    get_weights = strategy.get_weights
 
     def changed(*arguments, **options):
         weights = get_weights(*arguments, **options)
@@ -138,7 +140,7 @@ def one_differs(framework):
             weights["fc2.bias"][3] = np.nextafter(weights["fc2.bias"][3], np.float32(np.inf))
         return weights
 
-    return mock.patch.object(state, "get_weights", changed)
+    return mock.patch.object(strategy, "get_weights", changed)
 
 
 @contextlib.contextmanager
@@ -204,8 +206,8 @@ def slow_source(framework, *, ranks):
 
 def slow_model(framework):
     """Let every step take its time to be computed."""
-    loop = _module(framework, "loop")
-    loss_per_sample = loop.loss_per_sample
+    strategy = _module(framework, "strategies.strategy")
+    loss_per_sample = strategy.loss_per_sample
 
     def wait(outputs):
         time.sleep(SLOW_SECONDS)
@@ -214,11 +216,11 @@ def slow_model(framework):
     def losses(outputs, *arguments, **options):
         if framework == "torch":
             return loss_per_sample(wait(outputs), *arguments, **options)
-        late = loop.tf.numpy_function(wait, [outputs], outputs.dtype)
-        with loop.tf.control_dependencies([late]):
-            return loss_per_sample(loop.tf.identity(outputs), *arguments, **options)
+        late = strategy.tf.numpy_function(wait, [outputs], outputs.dtype)
+        with strategy.tf.control_dependencies([late]):
+            return loss_per_sample(strategy.tf.identity(outputs), *arguments, **options)
 
-    return mock.patch.object(loop, "loss_per_sample", losses)
+    return mock.patch.object(strategy, "loss_per_sample", losses)
 
 
 def stopped(framework, *, epoch, steps):
@@ -295,8 +297,8 @@ def unweighted_statistics(framework):
     distributed = _module(framework, "distributed")
     average = distributed.average_batch_norm
 
-    def unweighted(state, *, comm, weight=1.0):
-        average(state, comm=comm)
+    def unweighted(*arguments, weight, **options):
+        average(*arguments, **options)
 
     return mock.patch.object(distributed, "average_batch_norm", unweighted)
 
@@ -304,10 +306,10 @@ def unweighted_statistics(framework):
 @contextlib.contextmanager
 def unrehearsed(framework):
     """Let the first update and the first evaluation of a run be those that its record counts."""
-    trainer = _module(framework, "loop").Trainer
+    strategy = _module(framework, "strategies").Strategy
     with (
-        mock.patch.object(trainer, "rehearse", lambda self, epoch: None),
-        mock.patch.object(trainer, "rehearse_evaluation", lambda self: None),
+        mock.patch.object(strategy, "rehearse", lambda self, batches, epoch: None),
+        mock.patch.object(strategy, "rehearse_evaluation", lambda self, batches: None),
     ):
         yield
 
@@ -315,49 +317,57 @@ def unrehearsed(framework):
 @contextlib.contextmanager
 def noted_rehearsal(framework):
     """Print, a line each, what a rank rehearses, what servers get, and the end of start-up."""
-    loop, strategies = _module(framework, "loop"), _module(framework, "strategies")
-    undone, evaluate, startup_ends = loop.undone, loop.Trainer._evaluate, Phases.startup_ends
-    exchange, items = client.Client.exchange, client.Client.items
+    strategies, module = _module(framework, "strategies"), _module(framework, "strategies.strategy")
+    base = strategies.Strategy
+    undone = module.undone if framework == "torch" else base._undone
+    silent = (strategies.Layers, strategies.Server)  # stages and servers send other things than gradients
+    kinds = [kind for named in vars(strategies).values() if isinstance(named, type) for kind in named.__mro__]
+    counting = {kind for kind in kinds if "rehearsals" in vars(kind) and kind not in silent}
 
     def note(words, function, *arguments):
         print(f"noted: {words}")
         return function(*arguments)
 
-    def state_of(state):
-        return state.export_weights() | ({} if state.held_elsewhere else state.export_optimizer())
+    def state_of(strategy):
+        is_served = isinstance(strategy, strategies.Server)
+        return strategy.weights() | ({} if is_served else strategy.optimizer_state())
 
     def is_same(before, now):
         return before.keys() == now.keys() and all(np.array_equal(before[name], now[name]) for name in before)
 
     @contextlib.contextmanager
-    def compared(state):
-        before = state_of(state)
-        with undone(state):
+    def compared(strategy):
+        before = state_of(strategy)
+        with undone(strategy):
             yield
-            now = state.export_weights()
+            now = strategy.weights()
             still = [name for name in now if np.array_equal(now[name], before[name])]
         print(f"noted: {'not ' if still else ''}all tensors moved")
-        print(f"noted: {'nothing' if is_same(before, state_of(state)) else 'something'} is left of it")
+        print(f"noted: {'nothing' if is_same(before, state_of(strategy)) else 'something'} is left of it")
 
-    def counted(rehearsals, strategy):
+    def counted(strategy, rehearsals):
         for _ in rehearsals(strategy):
             yield
-            meter = strategy.meter.read() if framework == "keras" else strategy.meter
-            print(f"noted: {meter.sent_bytes} bytes sent")
+            if not isinstance(strategy, silent):
+                meter = getattr(strategy, "meter", ExchangeMeter())
+                print(f"noted: {(meter.read() if hasattr(meter, 'read') else meter).sent_bytes} bytes sent")
 
     with contextlib.ExitStack() as patches:
-        for kind in (strategies.AllReduce, strategies.Averaging, strategies.Native, strategies.Split):
-            counting = functools.partialmethod(lambda self, original: counted(original, self), kind.rehearsals)
-            patches.enter_context(mock.patch.object(kind, "rehearsals", counting))
-        patches.enter_context(mock.patch.object(loop, "undone", compared))
-        for kind, name, words, function in (
-            (loop.Trainer, "_evaluate", "evaluation", evaluate),
-            (Phases, "startup_ends", "start-up ends", startup_ends),
-            (client.Client, "exchange", "pushed", exchange),
-            (client.Client, "items", "drawn", items),
+        for kind in counting:
+            method = functools.partialmethod(counted, kind.rehearsals)
+            patches.enter_context(mock.patch.object(kind, "rehearsals", method))
+        place, name = (module, "undone") if framework == "torch" else (base, "_undone")
+        patches.enter_context(mock.patch.object(place, name, compared))
+        for kind, name, words in (
+            (base, "evaluate", "evaluation"),
+            (Phases, "startup_ends", "start-up ends"),
+            (client.Client, "exchange", "pushed"),
+            (client.Client, "items", "drawn"),
         ):
             noted = functools.partialmethod(
-                lambda self, words, function, *arguments: note(words, function, self, *arguments), words, function
+                lambda self, words, function, *arguments: note(words, function, self, *arguments),
+                words,
+                getattr(kind, name),
             )
             patches.enter_context(mock.patch.object(kind, name, noted))
         yield

@@ -189,7 +189,7 @@ def main():
             outcome = do(framework, json.loads(line))
             # TensorFlow takes its collective operations before its first operation, and a job that is refused leaves
             # them out.
-            if start["multiworker"] and not importlib.import_module("keras_impl.native")._OF_PROCESS:
+            if start["multiworker"] and not importlib.import_module("keras_impl.strategies.native")._OF_PROCESS:
                 outcome["ends_server"] = True
             if not outcome["ends_server"]:
                 traces.remove()
