@@ -37,6 +37,7 @@ from common.task.task import Task
 from torch_impl import distributed
 from torch_impl.data import Batches, ShardedData
 from torch_impl.onednn import onednn_is_on
+from torch_impl.strategies import build_strategy
 from torch_impl.strategies.allreduce import AllReduce
 from torch_impl.strategies.native import join_ranks
 from torch_impl.strategies.strategy import Strategy
@@ -58,14 +59,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def build_contestant(name: str, task: Task, comm: Communicator, times: ExchangeTimes, *, device: torch.device) -> Train:
     """Return what trains an epoch of so many steps on this rank."""
     task, rates = task_of(name, task), constant_rates(task)
+    strategy: Strategy
     if name == "np2_ddp":
-        strategy: Strategy = Ddp(task, comm=comm, device=device)
+        strategy = _Ddp(task, comm=comm, device=device)
     elif name == "np2_mpi":
-        strategy = BareMpi(task, comm=comm, device=device, times=times)
+        strategy = _BareMpi(task, comm=comm, device=device, times=times)
     elif name == "np2":
-        strategy = Timed(task, comm=comm, device=device, times=times)
+        strategy = _NotedAllReduce(task, comm=comm, device=device, times=times)
     else:  # the times of np2_each overlap
-        strategy = (Strategy if comm.size == 1 else AllReduce)(task, comm=comm, device=device)
+        strategy = build_strategy(task, comm=comm, device=device)
     trial = trial_of(strategy, learning_rates=rates)
     if name.startswith("bare"):
         return bare_loop(strategy, trial.batches, with_sums=name != "bare", makes_batches=name == "bare_batches")
@@ -73,7 +75,7 @@ def build_contestant(name: str, task: Task, comm: Communicator, times: ExchangeT
     return trained_epochs(strategy, trial.batches)
 
 
-class Timed(AllReduce):
+class _NotedAllReduce(AllReduce):
     """All-reduce, with the times of each exchange."""
 
     def __init__(self, task: Task, *, comm: Communicator, device: torch.device, times: ExchangeTimes) -> None:
@@ -81,7 +83,7 @@ class Timed(AllReduce):
         self.meter = times
 
 
-class Ddp(Strategy):
+class _Ddp(Strategy):
     """PyTorch's `DistributedDataParallel`, as it is by default."""
 
     def wrap(self, model: nn.Module, optimizer: torch.optim.Optimizer, *, learning_rates: np.ndarray) -> None:
@@ -90,7 +92,7 @@ class Ddp(Strategy):
         self.model = DistributedDataParallel(model)
 
 
-class BareMpi(Strategy):
+class _BareMpi(Strategy):
     """Gradients are averaged by bare MPI after the last of them."""
 
     def __init__(self, task: Task, *, comm: Communicator, device: torch.device, times: ExchangeTimes) -> None:

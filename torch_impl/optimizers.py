@@ -9,11 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from common.config import Config, ModelConfig, OptimizerConfig
+from common.config import Config, DeviceConfig, ModelConfig, OptimizerConfig
 from common.config.device import INITIAL_LOSS_SCALE, LOSS_SCALE_GROWTH_STEPS
 from common.model.weights import Weights
-
-SLOTS = ("momentum_buffer", "exp_avg", "exp_avg_sq", "square_avg")
 
 
 def build_optimizer(model: nn.Module, settings: Config, *, learning_rates: np.ndarray) -> torch.optim.Optimizer:
@@ -50,52 +48,31 @@ def _eager(rule: type[torch.optim.Optimizer]) -> Any:
     return type(rule.__name__, (rule,), methods | {"step": torch.no_grad()(inspect.unwrap(rule.step))})
 
 
-def build_scaler(config: Config, *, device: torch.device) -> torch.amp.GradScaler:
-    """Return the loss scale, which does nothing but with mixed precision in float16."""
-    return torch.amp.GradScaler(
-        device.type,
-        init_scale=INITIAL_LOSS_SCALE,
-        growth_interval=LOSS_SCALE_GROWTH_STEPS,
-        enabled=config.device.mixed_precision == "float16",
-    )
+class LossScale(torch.amp.GradScaler):
+    """The loss scale of mixed precision in float16; with any other it does nothing."""
 
+    def __init__(self, config: DeviceConfig, *, device: torch.device) -> None:
+        super().__init__(
+            device.type,
+            init_scale=INITIAL_LOSS_SCALE,
+            growth_interval=LOSS_SCALE_GROWTH_STEPS,
+            enabled=config.mixed_precision == "float16",
+        )
 
-def load_optimizer(
-    optimizer: torch.optim.Optimizer, arrays: Weights, *, model: nn.Module, scaler: torch.amp.GradScaler
-) -> None:
-    """Load what `export_optimizer` returned."""
-    if scaler.is_enabled() and "loss_scale" in arrays:
-        scale, growth = float(arrays["loss_scale"][0]), int(arrays["loss_scale_growth_step"][0])
-        scaler.load_state_dict({**scaler.state_dict(), "scale": scale, "_growth_tracker": growth})
-    for name, parameter in model.named_parameters():
-        slots = {
-            slot: torch.from_numpy(arrays[f"{name}.{slot}"].copy()).to(parameter.device)
-            for slot in SLOTS
-            if f"{name}.{slot}" in arrays
+    def load(self, arrays: Weights) -> None:
+        """Load what `arrays` returned, if it is there."""
+        if self.is_enabled() and "loss_scale" in arrays:
+            scale, growth = float(arrays["loss_scale"][0]), int(arrays["loss_scale_growth_step"][0])
+            self.load_state_dict({**self.state_dict(), "scale": scale, "_growth_tracker": growth})
+
+    def arrays(self) -> Weights:
+        """Return "loss_scale" and "loss_scale_growth_step"."""
+        if not self.is_enabled():
+            return {}
+        return {
+            "loss_scale": np.array([self.get_scale()], dtype=np.float32),
+            "loss_scale_growth_step": np.array([self.state_dict()["_growth_tracker"]], dtype=np.int64),
         }
-        if slots and "step" in arrays:
-            slots["step"] = torch.tensor(float(arrays["step"][0]))
-        if slots:
-            optimizer.state[parameter] = slots
-
-
-def export_optimizer(optimizer: torch.optim.Optimizer, *, model: nn.Module, scaler: torch.amp.GradScaler) -> Weights:
-    """Return the state as "<parameter>.<slot>" -> array, and "step", the number of updates done.
-
-    With a loss scale also "loss_scale" and "loss_scale_growth_step".
-    """
-    arrays: Weights = {}
-    if scaler.is_enabled():
-        arrays["loss_scale"] = np.array([scaler.get_scale()], dtype=np.float32)
-        arrays["loss_scale_growth_step"] = np.array([scaler.state_dict()["_growth_tracker"]], dtype=np.int64)
-    for name, parameter in model.named_parameters():
-        state = optimizer.state.get(parameter, {})
-        for slot in SLOTS:
-            if state.get(slot) is not None:
-                arrays[f"{name}.{slot}"] = state[slot].detach().cpu().contiguous().numpy().copy()
-        if "step" in state:
-            arrays["step"] = state["step"].cpu().numpy().astype("int64").reshape(1)
-    return arrays
 
 
 def loss_per_sample(outputs: Tensor, labels: Tensor, *, config: OptimizerConfig, model_config: ModelConfig) -> Tensor:

@@ -7,8 +7,8 @@ import torch
 from common.distributed.exchange_meter import ExchangeMeter
 from common.run_folder.checkpoints import PartialEpoch
 from torch_impl import distributed
-from torch_impl.optimizers import SLOTS
 from torch_impl.strategies.strategy import Strategy
+from torch_impl.weights import SLOTS
 
 
 class Averaging(Strategy):

@@ -7,22 +7,22 @@ no time of training or evaluation contains it, in neither framework.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from common.model.kept_arrays import KeptArrays
 
-if TYPE_CHECKING:
-    from torch_impl.strategies.strategy import Strategy
-
 
 @contextmanager
-def undone(strategy: "Strategy") -> Iterator[None]:
+def undone(strategy: Any) -> Iterator[None]:
     """Undo what the block changes of weights, BatchNorm statistics, optimizer state, loss scale and generators.
 
     A state that the optimizer has not yet is absent afterwards, as it was. What a strategy counts is its own to undo.
+
+    Args:
+        strategy: a `Strategy`, which imports this.
     """
     optimizer, scaler = strategy.optimizer, strategy.scaler
     slots = {parameter: dict(values) for parameter, values in optimizer.state.items()}

@@ -24,11 +24,11 @@ from common.task.task import Task
 from torch_impl import distributed
 from torch_impl.compiling import compile_errors, compiled
 from torch_impl.exchange import GroupExchange
-from torch_impl.optimizers import build_scaler, export_optimizer, load_optimizer, loss_per_sample
+from torch_impl.optimizers import LossScale, loss_per_sample
 from torch_impl.strategies.rehearsal import undone
 from torch_impl.strategies.straggler import planted_slowdown
 from torch_impl.strategies.sums import PlaceSums
-from torch_impl.weights import get_weights, load_weights
+from torch_impl.weights import get_optimizer_state, get_weights, load_optimizer_state, load_weights
 
 
 class Strategy:
@@ -75,7 +75,7 @@ class Strategy:
         """
         self.model = self.plain_model = model
         self.optimizer, self.learning_rates = optimizer, learning_rates
-        self.scaler = build_scaler(self.config, device=self.device)
+        self.scaler = LossScale(self.config.device, device=self.device)
         self._slowdown = planted_slowdown(self.task, model=model, rank=self.comm.rank, device=self.device)
         self._compiled = compiled(self.forward) if self.config.model.compile else None
 
@@ -83,15 +83,16 @@ class Strategy:
         """Load what `weights` and `optimizer_state` returned; without the latter the optimizer stays as it is."""
         load_weights(self.plain_model, weights, spec=self.spec)
         if optimizer:
-            load_optimizer(self.optimizer, optimizer, model=self.plain_model, scaler=self.scaler)
+            self.scaler.load(optimizer)
+            load_optimizer_state(self.optimizer, optimizer, model=self.plain_model, spec=self.spec)
 
     def weights(self) -> Weights:
         """Return the weights and BatchNorm statistics under the names of the weights file; copies, on the host."""
         return get_weights(self.plain_model, spec=self.spec)
 
     def optimizer_state(self) -> Weights:
-        """Return the state of optimizer and loss scale as "<parameter>.<slot>" -> array."""
-        return export_optimizer(self.optimizer, model=self.plain_model, scaler=self.scaler)
+        """Return "<parameter>.<slot>" -> array, the number of updates, and the loss scale where there is one."""
+        return self.scaler.arrays() | get_optimizer_state(self.optimizer, model=self.plain_model, spec=self.spec)
 
     def own_state(self, step: int) -> PartialEpoch:
         """Return this rank's weights and optimizer state after an update of the run, where other ranks have others."""
@@ -144,7 +145,10 @@ class Strategy:
         self._reset()
         self._train_mode(epoch)
         self._seed_dropout()
-        self._restore(own)
+        if own.weights or own.optimizer_state:
+            self.load({**self.weights(), **own.weights}, own.optimizer_state)
+        if own.state:
+            self._sums.restore(own.state)
         if self._slowdown:
             self._slowdown.start_at(self._first_step)
 
@@ -291,13 +295,6 @@ class Strategy:
         seed, comm = self.config.training.seed, self.comm
         seeds = dropout_seeds(seed, epoch=self.epoch, rank=comm.data_rank, part=comm.own_part)
         torch.manual_seed(int(seeds.view(np.uint64)[0] >> np.uint64(1)))
-
-    def _restore(self, own: PartialEpoch) -> None:
-        """Continue an epoch that was trained in part."""
-        if own.weights or own.optimizer_state:
-            self.load({**self.weights(), **own.weights}, own.optimizer_state)
-        if own.state:
-            self._sums.restore(own.state)
 
 
 def _precision(mixed: str, *, device: torch.device) -> AbstractContextManager[object]:
