@@ -23,5 +23,5 @@ class AllReduce(Metered):
         super().wrap(model, distributed.wrap_optimizer(optimizer, config=config, meter=self.meter))
 
     def exchanged(self) -> SharingRecord | None:
-        """Return what this rank exchanged in its updates; None for `--profile`."""
+        """Return what this rank exchanged in its updates."""
         return ring_record(self.task, self.meter.read(), rank=self.comm.rank)

@@ -176,8 +176,8 @@ class Strategy:
         """Make the updates of a stack one after the other, in a graph: a call for each would cost more than some do."""
 
         def one(number: tf.Tensor) -> tf.Tensor:
-            outputs, losses = self.update(images[number], own := labels[number])
-            self._sums.add(outputs, losses, own)
+            labels_of_one = labels[number]
+            self._sums.add(*self.update(images[number], labels_of_one), labels_of_one)
             return number + 1
 
         count = tf.shape(labels)[0]
