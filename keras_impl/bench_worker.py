@@ -34,12 +34,11 @@ from common.task.task import Task
 from keras_impl import distributed
 from keras_impl.data import ShardedData
 from keras_impl.exchange_meter import ExchangeMeter
-from keras_impl.models import build_model
 from keras_impl.onednn import onednn_is_on
-from keras_impl.optimizers import build_optimizer
 from keras_impl.strategies import build_strategy
 from keras_impl.strategies.allreduce import AllReduce
 from keras_impl.strategies.strategy import Strategy
+from keras_impl.strategies.trial import trial_of
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -55,38 +54,36 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def build_contestant(name: str, task: Task, comm: Communicator, times: ExchangeTimes, *, device: str) -> Train:
     """Return what trains an epoch of so many steps on this rank."""
     task = task_of(name, task)
-    strategy: Strategy
     if name == "np2_mpi":
-        strategy = _BareMpi(task, comm=comm, device=device, times=times)
+        strategy: Strategy = BareMpi(task, comm=comm, device=device, times=times)
     elif name == "np2":
-        strategy = _NotedAllReduce(task, comm=comm, device=device)
-    else:
+        strategy = Timed(task, comm=comm, device=device)
+    else:  # the times of np2_each overlap
         strategy = build_strategy(task, comm=comm, device=device)
-    model = build_model(strategy.spec, task.config.model)
-    strategy.wrap(model, build_optimizer(model, task.config, learning_rates=constant_rates(task)))
-    strategy.load(task.first_weights)
-    data = ShardedData(task, comm=comm, device=device)
+    batches = trial_of(strategy, learning_rates=constant_rates(task)).batches
     if name.startswith("bare"):
-        return bare_loop(strategy, data, with_sums=name != "bare", makes_batches=name == "bare_batches")
-    if name != "np2_mpi":
+        return bare_loop(strategy, batches, with_sums=name != "bare", makes_batches=name == "bare_batches")
+    if name != "np2_mpi":  # without Horovod
         strategy.broadcast(from_checkpoint=False)
-    train = trained_epochs(strategy, data)
-    return strategy.meter.of_each_epoch(train, times) if isinstance(strategy, _NotedAllReduce) else train
+    train = trained_epochs(strategy, batches)
+    return strategy.meter.of_each_epoch(train, times) if isinstance(strategy, Timed) else train
 
 
-class _BareMpi(Strategy):
-    """Averages the gradients of each update by bare MPI."""
+class BareMpi(Strategy):
+    """Gradients are averaged by bare MPI after the last of them."""
 
     def __init__(self, task: Task, *, comm: Communicator, device: str, times: ExchangeTimes) -> None:
         super().__init__(task, comm=comm, device=device)
         self._times = times
 
     def wrap(self, model: keras.Model, optimizer: keras.optimizers.Optimizer) -> None:
+        """Take model and optimizer, and make room for all gradients."""
         self._shapes = [weight.shape for weight in model.trainable_variables]
         self._average = BareAverage(self._shapes, times=self._times)
         super().wrap(model, optimizer)
 
     def before_update(self, gradients: Sequence[tf.Tensor]) -> Sequence[tf.Tensor]:
+        """Return the averages."""
         means = tf.numpy_function(self._average, gradients, [one.dtype for one in gradients])
         return [tf.ensure_shape(mean, shape) for mean, shape in zip(means, self._shapes, strict=True)]
 
@@ -117,8 +114,8 @@ class _GraphTimes(ExchangeMeter):
         return train_and_note
 
 
-class _NotedAllReduce(AllReduce):
-    """Notes when each exchange began and ended."""
+class Timed(AllReduce):
+    """All-reduce, with the times of each exchange."""
 
     meter: _GraphTimes
 
@@ -127,7 +124,7 @@ class _NotedAllReduce(AllReduce):
         self.meter = _GraphTimes()
 
 
-def bare_loop(strategy: Strategy, data: ShardedData, *, with_sums: bool, makes_batches: bool) -> Train:
+def bare_loop(strategy: Strategy, data: Any, *, with_sums: bool, makes_batches: bool) -> Train:
     """Return a plain loop: calls of a compiled step of forward, loss, backward, apply, on batches that are in memory.
 
     Args:

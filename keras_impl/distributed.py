@@ -211,7 +211,7 @@ def broadcast_state(
 
 
 def average_batch_norm(
-    model: keras.Model, *, spec: ModelSpec, config: Config, comm: Communicator, weight: float = 1.0
+    model: keras.Model, *, spec: ModelSpec, config: Config, comm: Communicator, weight: float
 ) -> None:
     """Average the running means and variances over ranks, in one grouped all-reduce.
 

@@ -27,7 +27,7 @@ class ExchangeMeter:
     def read(self) -> counted.ExchangeMeter:
         """Return what was counted."""
         sent, received = self._bytes.numpy().tolist()
-        return counted.ExchangeMeter(int(self._updates), sent, received, float(self._seconds))
+        return counted.ExchangeMeter(self.updates, sent, received, float(self._seconds))
 
     @contextmanager
     def undone(self) -> Iterator[None]:
@@ -37,6 +37,11 @@ class ExchangeMeter:
         yield
         for variable, value in zip(variables, before, strict=True):
             variable.assign(value)
+
+    @property
+    def updates(self) -> int:
+        """Updates that were counted."""
+        return int(self._updates)
 
     def count_update(self) -> None:
         """Count an update."""

@@ -21,10 +21,10 @@ from common.run.epoch import Trial
 from common.run.program import exit_rank
 from common.task.task import Task
 from keras_impl import distributed
-from keras_impl.data import ShardedData
 from keras_impl.models import build_model
-from keras_impl.optimizers import build_optimizer, loss_per_sample
+from keras_impl.optimizers import loss_per_sample
 from keras_impl.strategies import build_strategy
+from keras_impl.strategies.trial import trial_of
 from keras_impl.weights import get_weights, load_weights, weight_maps
 
 
@@ -40,11 +40,9 @@ def build_trial(task: Task, learning_rates: np.ndarray, comm: Communicator) -> T
     """Return the training of a task from its first weights."""
     _forget_last_model(task.config.model.dtype)
     strategy = build_strategy(task, comm=comm, device="cpu")
-    model = build_model(strategy.spec, task.config.model)
-    strategy.wrap(model, build_optimizer(model, task.config, learning_rates=learning_rates))
-    strategy.load(task.first_weights)
+    trial = trial_of(strategy, learning_rates=learning_rates)
     strategy.broadcast(from_checkpoint=False)
-    return Trial(task, strategy, ShardedData(task, comm=comm, device="cpu"))
+    return trial
 
 
 def outputs(spec: ModelSpec, weights: Weights, dtype: Dtype, training: bool) -> Arrays:

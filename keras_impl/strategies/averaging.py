@@ -6,15 +6,13 @@ import keras
 import tensorflow as tf
 
 from common.run_folder.checkpoints import PartialEpoch
-from common.run_folder.sharing import SharingRecord
-from common.strategies.sharing import ring_record
 from keras_impl import distributed
 from keras_impl.exchange_meter import ExchangeMeter
-from keras_impl.strategies.metered import Metered
+from keras_impl.strategies.strategy import Strategy
 from keras_impl.weights import weight_maps
 
 
-class Averaging(Metered):
+class Averaging(Strategy):
     """In a graph every rank takes the same branches: all count the same updates."""
 
     def wrap(self, model: keras.Model, optimizer: keras.optimizers.Optimizer) -> None:
@@ -53,7 +51,6 @@ class Averaging(Metered):
             lambda: self._average(self._averaged, name="weights", meter=self.meter),
             lambda: None,
         )
-        super().after_update()
 
     def end_epoch(self) -> PartialEpoch:
         """Keep this rank's own weights, where they differ, and load their average.
@@ -65,12 +62,8 @@ class Averaging(Metered):
         if own.weights:
             self._average(self._weights, name="copy")
         elif self.task.averaging.is_warm_up(step):
-            self._average_batch_norm()
+            return super().end_epoch()
         return own
-
-    def exchanged(self) -> SharingRecord | None:
-        """Return what this rank exchanged in its updates."""
-        return ring_record(self.task, self.meter.read(), rank=self.comm.rank)
 
     def _average(self, variables: Sequence[keras.Variable], *, name: str, meter: ExchangeMeter | None = None) -> None:
         distributed.average_in_place(

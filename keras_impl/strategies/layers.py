@@ -12,7 +12,7 @@ from common.strategies.sharing import pipeline_record
 from common.task.task import Task
 from keras_impl.pipeline import GraphLinks
 from keras_impl.strategies.model_parallel import ModelParallel
-from keras_impl.strategies.passes import Gradients
+from keras_impl.strategies.strategy import Gradients
 
 
 class Layers(ModelParallel):
@@ -75,7 +75,7 @@ class Layers(ModelParallel):
                 tape.watch(inputs)
             outputs = self.model(inputs, training=True)
             if self._links.is_last:
-                losses = self._losses(outputs, labels)
+                losses = self.losses(outputs, labels)
                 results.append((outputs, losses))
                 end = self._loss(losses)
             else:

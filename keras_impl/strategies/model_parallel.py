@@ -5,10 +5,10 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from keras_impl import distributed
-from keras_impl.strategies.metered import Metered
+from keras_impl.strategies.strategy import Strategy
 
 
-class ModelParallel(Metered):
+class ModelParallel(Strategy):
     """What `Layers` and `Split` have in common."""
 
     def before_update(self, gradients: Sequence[tf.Tensor]) -> Sequence[tf.Tensor]:

@@ -20,14 +20,13 @@ from common.run_folder.values import NotRecorded
 from common.strategies.sharing import native_record
 from common.task.task import Task
 from keras_impl.batch_norm import BatchNormalization
-from keras_impl.strategies.metered import Metered
-from keras_impl.strategies.strategy import seeded_layers
+from keras_impl.strategies.strategy import Strategy, seeded_layers
 
 # The only strategy of this process: a second one would number its collectives from the start again.
 _OF_PROCESS: list[tf.distribute.Strategy] = []
 
 
-class Native(Metered):
+class Native(Strategy):
     """TensorFlow averages the gradients of all replicas of this rank, each of which has a part of its batch."""
 
     def __init__(self, task: Task, *, comm: Communicator, device: str) -> None:
@@ -50,11 +49,6 @@ class Native(Metered):
         """Return this replica's part of the sum that TensorFlow makes of the gradients."""
         return [one / self._strategy.num_replicas_in_sync for one in gradients]
 
-    def after_update(self) -> None:
-        """Count the update once."""
-        if self._local_replica() == 0:
-            super().after_update()
-
     def end_epoch(self) -> PartialEpoch:
         """Average BatchNorm's statistics, which are each replica's own."""
         for statistic in _statistics(self.model).values():
@@ -64,7 +58,7 @@ class Native(Metered):
     def exchanged(self) -> SharingRecord | None:
         """Return what this rank did; TensorFlow does not tell what it exchanged."""
         reason = NotRecorded("TensorFlow exchanges gradients inside its strategy")
-        return native_record(self.task, rank=self.comm.rank, updates=self.meter.read().updates, sent_bytes=reason)
+        return native_record(self.task, rank=self.comm.rank, updates=self.meter.updates, sent_bytes=reason)
 
     def _sums_of_batch(self, images: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         losses, correct = self._on_replicas(super()._sums_of_batch, images, labels)
@@ -78,16 +72,12 @@ class Native(Metered):
         size = images.shape[0] or tf.shape(images)[0]
 
         def on_replica() -> Any:
-            number = self._local_replica()
+            replica = tf.get_static_value(tf.distribute.get_replica_context().replica_id_in_sync_group)
+            number = int(replica) % replicas  # among those of this rank
             part = slice(size * number // replicas, size * (number + 1) // replicas)
             return function(images[part], labels[part])
 
         return [self._strategy.experimental_local_results(result) for result in self._strategy.run(on_replica)]
-
-    def _local_replica(self) -> int:
-        """Return the number, among those of this rank, of the replica that calls this."""
-        number = tf.get_static_value(tf.distribute.get_replica_context().replica_id_in_sync_group)
-        return int(number) % self.comm.replicas
 
     def _seed_dropout(self) -> None:
         """Give every replica the masks of the rank whose place it takes."""

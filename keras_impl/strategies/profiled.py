@@ -3,6 +3,7 @@
 They compute what those of `Strategy` compute.
 """
 
+from collections.abc import Iterator
 from typing import Any
 
 import keras
@@ -13,13 +14,11 @@ from common.distributed.communicator import Communicator
 from common.measurement.step_profile import Part, Profiler
 from common.task.task import Task
 from keras_impl import distributed
-from keras_impl.data import ShardedData
 from keras_impl.models import layer_parts
-from keras_impl.strategies.allreduce import AllReduce
 from keras_impl.strategies.strategy import Strategy
 
 
-class Profiled(AllReduce):
+class Profiled(Strategy):
     """Has a plain optimizer and averages the gradients itself, all at once, after the last of them."""
 
     profiler: Profiler
@@ -34,20 +33,20 @@ class Profiled(AllReduce):
         by_layer = self.task.config.record.profile_layers
         self._parts = layer_parts(model, self.spec) if by_layer else [("", model)]
         self._loss_name = "loss" if by_layer else ""
-        Strategy.wrap(self, model, optimizer)
+        super().wrap(model, optimizer)
 
     def _compile(self) -> None:
         # One function per part, each to be timed; but forward and backward in one, for alone the latter takes far
         # longer.
         self._gradients_of = tf.function(self._forward_and_backward, autograph=False)
         self._average = tf.function(self._averages_of, autograph=False)
-        self._apply_gradients = tf.function(self._apply, autograph=False)
+        self._apply_gradients = tf.function(self.apply, autograph=False)
         self._add_sums = tf.function(self._sums.add, autograph=False)
 
-    def rehearse(self, batches: ShardedData, epoch: int) -> None:
-        """Train on the first batch of an epoch and undo it, as `Strategy.rehearse`; the profile does not count it."""
+    def rehearsals(self) -> Iterator[None]:
+        """Yield for each update to be rehearsed; the profile does not count them."""
         with self.profiler.undone():
-            super().rehearse(batches, epoch)
+            yield from super().rehearsals()
 
     def step(self, images: np.ndarray, labels: np.ndarray) -> None:
         """Make an update, part by part, of a stack of one."""
@@ -72,6 +71,7 @@ class Profiled(AllReduce):
         self._apply_gradients(gradients)
         lap("optimizer")
         self._add_sums(outputs, losses, labels)
+        self.meter.count_update()
 
     def _forward_and_backward(self, images: tf.Tensor, labels: tf.Tensor) -> tuple[Any, Any, list[Any], tf.Tensor]:
         """Compute a batch part by part.
@@ -91,7 +91,7 @@ class Profiled(AllReduce):
             hidden = clock.after(outputs)
         with tf.GradientTape() as tape:
             tape.watch(hidden)
-            losses = self._losses(hidden, labels)
+            losses = self.losses(hidden, labels)
             loss = self._loss(losses)
         gradient = clock.after(tape.gradient(loss, hidden, output_gradients=clock.after(tf.ones_like(loss), loss)))
         gradients: dict[str, tf.Tensor] = {}

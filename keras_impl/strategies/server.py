@@ -53,14 +53,14 @@ class Server(Strategy):
     def rehearsals(self) -> Iterator[None]:
         """Yield for each update to be rehearsed, then undo what these changed of this strategy."""
         self._rehearses = True
-        yield
+        yield from super().rehearsals()
         self._rehearses = False
 
     def exchanged(self) -> SharingRecord | None:
         """Return what this worker exchanged in its updates."""
         return self._served.sharing()
 
-    def _apply(self, gradients: Sequence[tf.Tensor]) -> None:
+    def apply(self, gradients: Sequence[tf.Tensor]) -> None:
         """Exchange the gradients for weights, in a graph."""
         gradient = tf.concat([tf.reshape(one, [-1]) for one in gradients], axis=0)
         self._assign(tf.numpy_function(self._exchange, [gradient], gradient.dtype))

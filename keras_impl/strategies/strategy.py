@@ -1,6 +1,6 @@
 """The training of one rank: `Strategy` is a process alone, the other files say what each strategy does otherwise."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import islice
 from typing import Any
@@ -9,31 +9,35 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from common.data.batches import Draw
+from common.data.batches import Batch, Draw
 from common.distributed.communicator import Communicator
 from common.measurement.metrics import Sums
 from common.measurement.step_profile import Profiler
 from common.model.dropout import dropout_seeds
 from common.model.kept_arrays import KeptArrays
 from common.model.weights import Weights
+from common.run.strategy import Batches
 from common.run_folder.checkpoints import PartialEpoch
 from common.run_folder.sharing import SharingRecord
 from common.strategies.rank_batches import MOST_UPDATES
+from common.strategies.sharing import ring_record
 from common.strategies.straggler import slowdown_of
 from common.task.task import Task
 from keras_impl import distributed
 from keras_impl.batch_norm import freeze_batch_norm
 from keras_impl.compiling import compile_errors, compiled
-from keras_impl.data import Batches, ShardedData
 from keras_impl.exchange import GroupExchange
-from keras_impl.optimizers import loss_per_sample
-from keras_impl.strategies.passes import Gradients, accumulated
+from keras_impl.exchange_meter import ExchangeMeter
+from keras_impl.optimizers import export_optimizer, load_optimizer, loss_per_sample
 from keras_impl.strategies.straggler import late, timed_from_here
-from keras_impl.weights import get_optimizer_state, get_weights, load_optimizer_state, load_weights
+from keras_impl.strategies.sums import PlaceSums
+from keras_impl.weights import get_weights, load_weights
+
+Gradients = tuple[tf.Tensor, tf.Tensor, list[tf.Tensor]]  # outputs, losses, gradients
 
 
 class Strategy:
-    """One process alone; made before the model, which `wrap` takes.
+    """One process alone, and what ranks with whole models have in common; made before the model, which `wrap` takes.
 
     Attributes:
         draw: what it computes of a segment of the run, where it does not take its part of each step.
@@ -42,6 +46,7 @@ class Strategy:
         profiler: the clock of the parts of a step, where they are timed.
         share: what this rank takes of each update; with several replicas, the first of theirs.
         spec: this rank's part of the model.
+        meter: counts updates, and what this rank exchanges in them.
         epoch: that `start_epoch` was called for last.
     """
 
@@ -56,8 +61,11 @@ class Strategy:
         self.task, self.comm, self.device = task, comm, device
         self.share = task.shares[comm.data_rank * comm.replicas]
         self.spec = task.partition.parts[comm.part]
-        self.epoch = 0
+        # Where gradients are averaged in several groups, the times of these overlap.
+        self.meter = ExchangeMeter(times=task.measured_config.device.gradient_groups == "one")
+        self.epoch, self._counted_before = 0, 0
         self._slowdown = slowdown_of(task, rank=comm.rank)
+        self._samples, self._image_shape = task.samples_of_ranks[comm.data_rank], task.dataset.image_shape
 
     def scope(self) -> AbstractContextManager[Any]:
         """Return the context in which model and optimizer are built."""
@@ -66,33 +74,28 @@ class Strategy:
     def wrap(self, model: keras.Model, optimizer: keras.optimizers.Optimizer) -> None:
         """Take model and optimizer, with what ranks share before and after each update."""
         self.model, self.optimizer = model, optimizer
-        self._counter = getattr(optimizer, "steps", optimizer.iterations)  # also of updates that an overflow leaves out
-        self._counted_before = int(self._counter.numpy())
-        samples = self.task.samples_of_ranks[self.comm.data_rank]
-        self._sums = _Sums(samples)
-        self._image_shape, self._dtype = self.task.dataset.image_shape, self.task.table.dtype
-        images = tf.TensorSpec((None, *self._image_shape), self._dtype)
+        self._sums = PlaceSums(self._samples)
+        images = tf.TensorSpec((None, *self._image_shape), self.task.table.dtype)
         labels = tf.TensorSpec((None,), tf.int64)
         self._evaluate_batch = tf.function(self._sums_of_batch, input_signature=(images, labels), autograph=False)
         self._compile()
 
     def _compile(self) -> None:
-        samples = self._sums.samples
-        images = tf.TensorSpec((None, samples, *self._image_shape), self._dtype)
-        labels = tf.TensorSpec((None, samples), tf.int64)
+        images = tf.TensorSpec((None, self._samples, *self._image_shape), self.task.table.dtype)
+        labels = tf.TensorSpec((None, self._samples), tf.int64)
         self._train_stack = tf.function(self._updates, input_signature=(images, labels), autograph=False)
         self._pass = compiled(self._one_pass) if self.task.config.model.compile else self._one_pass
 
     @property
     def updates(self) -> int:
         """Updates made since `start_epoch`, also within a stack that fails."""
-        return int(self._counter.numpy()) - self._counted_before
+        return self.meter.updates - self._counted_before
 
     def load(self, weights: Weights, optimizer: Weights | None = None) -> None:
         """Load what `weights` and `optimizer_state` returned; without the latter the optimizer stays as it is."""
         load_weights(self.model, weights, spec=self.spec)
         if optimizer:
-            load_optimizer_state(self.optimizer, optimizer, model=self.model, spec=self.spec)
+            load_optimizer(self.optimizer, optimizer, model=self.model, spec=self.spec)
 
     def weights(self) -> Weights:
         """Return the weights and BatchNorm statistics under the names of the weights file; copies, on the host."""
@@ -100,7 +103,7 @@ class Strategy:
 
     def optimizer_state(self) -> Weights:
         """Return "<parameter>.<slot>" -> array in the layout of the weights file, and the counts of the optimizer."""
-        return get_optimizer_state(self.optimizer, model=self.model, spec=self.spec)
+        return export_optimizer(self.optimizer, model=self.model, spec=self.spec)
 
     def own_state(self, step: int) -> PartialEpoch:
         """Return weights and optimizer state of this rank after an update of the run, where other ranks have others."""
@@ -116,7 +119,7 @@ class Strategy:
                 self.model, self.optimizer, spec=self.spec, config=self.task.config, comm=self.comm
             )
 
-    def rehearse(self, batches: ShardedData, epoch: int) -> None:
+    def rehearse(self, batches: Batches, epoch: int) -> None:
         """Train on the first batch of an epoch and undo it; all ranks call this, before an update is timed.
 
         Graphs are built, kernels are chosen, Horovod agrees on tensors: no time of training contains what is done once.
@@ -135,9 +138,10 @@ class Strategy:
 
     def rehearsals(self) -> Iterator[None]:
         """Yield for each update to be rehearsed, then undo what these changed of this strategy."""
-        yield
+        with self.meter.undone():
+            yield
 
-    def rehearse_evaluation(self, batches: ShardedData) -> None:
+    def rehearse_evaluation(self, batches: Batches) -> None:
         """Evaluate a batch of each part, before an evaluation is timed."""
         self.evaluate(islice(batches.evaluation("validation"), 1))
         self.evaluate(islice(batches.evaluation("test"), 1))
@@ -166,7 +170,7 @@ class Strategy:
                 variable.assign(own.state[name].reshape(variable.shape))
         if self._slowdown:
             self._slowdown.start_at(self.task.steps_after(epoch - 1) + own.steps)
-        self._counted_before = int(self._counter.numpy())
+        self._counted_before = self.meter.updates
 
     def step(self, images: np.ndarray, labels: np.ndarray) -> None:
         """Make the updates of a stack, in one call: images (updates, batch, ...), labels (updates, batch)."""
@@ -176,8 +180,10 @@ class Strategy:
         """Make the updates of a stack one after the other, in a graph: a call for each would cost more than some do."""
 
         def one(number: tf.Tensor) -> tf.Tensor:
-            outputs, losses = self.update(images[number], own := labels[number])
-            self._sums.add(outputs, losses, own)
+            its_labels = labels[number]
+            outputs, losses = self.update(images[number], its_labels)
+            self.meter.count_update()
+            self._sums.add(outputs, losses, its_labels)
             return number + 1
 
         count = tf.shape(labels)[0]
@@ -190,20 +196,21 @@ class Strategy:
         outputs, losses, gradients = self.passes(images, labels)
         if self._slowdown:
             gradients = late(gradients, self._slowdown, started=started)
-        self._apply(self.before_update(gradients))
+        self.apply(self.before_update(gradients))
         self.after_update()
         return outputs, losses
 
     def passes(self, images: tf.Tensor, labels: tf.Tensor) -> Gradients:
         """Return outputs, losses and gradients of a batch, in a graph."""
         passes = self.share.passes
-        return self._pass(images, labels) if passes == 1 else accumulated(self._pass, images, labels, passes=passes)
+        return self._pass(images, labels) if passes == 1 else _accumulated(self._pass, images, labels, passes=passes)
 
     def before_update(self, gradients: Sequence[tf.Tensor]) -> Sequence[tf.Tensor]:
         """Return what the weights are updated with, in a graph."""
         return gradients
 
-    def _apply(self, gradients: Sequence[tf.Tensor]) -> None:
+    def apply(self, gradients: Sequence[tf.Tensor]) -> None:
+        """Let the optimizer update the weights, in a graph."""
         self.optimizer.apply(gradients, self.model.trainable_variables)
 
     def after_update(self) -> None:
@@ -212,11 +219,12 @@ class Strategy:
     def _one_pass(self, images: tf.Tensor, labels: tf.Tensor) -> Gradients:
         with tf.GradientTape() as tape:
             outputs = self.model(images, training=True)
-            losses = self._losses(outputs, labels)
+            losses = self.losses(outputs, labels)
             loss = self.optimizer.scale_loss(self._loss(losses))  # scaled where precision is mixed
         return outputs, losses, tape.gradient(loss, [weight.value for weight in self.model.trainable_variables])
 
-    def _losses(self, outputs: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+    def losses(self, outputs: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+        """Return (batch,) losses."""
         config = self.task.config
         return loss_per_sample(outputs, labels, config=config.optimizer, model_config=config.model)
 
@@ -231,13 +239,10 @@ class Strategy:
         Returns:
             What this rank alone starts the next epoch with.
         """
-        self._average_batch_norm()
-        return self.own_state(self.task.steps_after(self.epoch))
-
-    def _average_batch_norm(self) -> None:
         distributed.average_batch_norm(
             self.model, spec=self.spec, config=self.task.config, comm=self.comm, weight=self.share.weight
         )
+        return self.own_state(self.task.steps_after(self.epoch))
 
     def rank_state(self) -> Weights:
         """Return sums and seeds of this rank inside an epoch."""
@@ -247,7 +252,7 @@ class Strategy:
         """Return the sums of this rank over so many samples of the epoch, as the weights were at each update."""
         return self._sums.read(samples)
 
-    def evaluate(self, batches: Batches) -> Sums:
+    def evaluate(self, batches: Iterator[Batch]) -> Sums:
         """Return the sums of this rank over the batches, in inference mode."""
         loss, correct, samples = tf.zeros((), tf.float64), tf.zeros((), tf.int64), 0
         for images, labels in batches:
@@ -259,7 +264,7 @@ class Strategy:
 
     def _sums_of_batch(self, images: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         outputs = self.model(images, training=False)
-        losses = self._losses(outputs, labels)
+        losses = self.losses(outputs, labels)
         correct = tf.argmax(outputs, axis=1) == labels
         return tf.reduce_sum(tf.cast(losses, tf.float64)), tf.reduce_sum(tf.cast(correct, tf.int64))
 
@@ -269,7 +274,7 @@ class Strategy:
 
     def exchanged(self) -> SharingRecord | None:
         """Return what this rank exchanged in its updates; None: nothing that can be told."""
-        return None
+        return ring_record(self.task, self.meter.read(), rank=self.comm.rank)
 
     def _freeze_batch_norm(self, epoch: int) -> None:
         if self.task.freezes_batch_norm_in(epoch) and freeze_batch_norm(self.model):
@@ -290,31 +295,31 @@ class Strategy:
         return dropout_seeds(seed, epoch=self.epoch, rank=rank, layer=layer_number, part=part)
 
 
-class _Sums:
-    """Of an epoch: one for each place in the batch, as all batches have one size; they are added up once, at its end.
-
-    Args:
-        samples: of a batch.
-    """
-
-    def __init__(self, samples: int) -> None:
-        self.samples = samples
-        self.losses = tf.Variable(tf.zeros(samples, tf.float64), trainable=False)
-        self.correct = tf.Variable(tf.zeros(samples, tf.int64), trainable=False)
-
-    def restart(self) -> None:
-        self.losses.assign(tf.zeros_like(self.losses))
-        self.correct.assign(tf.zeros_like(self.correct))
-
-    def add(self, outputs: tf.Tensor, losses: tf.Tensor, labels: tf.Tensor) -> None:
-        self.losses.assign_add(tf.cast(losses, tf.float64))
-        self.correct.assign_add(tf.cast(tf.argmax(outputs, axis=1) == labels, tf.int64))
-
-    def read(self, samples: int) -> Sums:
-        return Sums(float(self.losses.numpy().sum()), float(self.correct.numpy().sum()), samples)
-
-
 def seeded_layers(model: keras.Model) -> list[tuple[int, keras.Layer]]:
     """Return the layers that draw random numbers, each with its number in the model."""
     layers = enumerate(model.layers)
     return [(number, layer) for number, layer in layers if getattr(layer, "seed_generator", None) is not None]
+
+
+def _accumulated(
+    one_pass: Callable[[tf.Tensor, tf.Tensor], Gradients], images: tf.Tensor, labels: tf.Tensor, *, passes: int
+) -> Gradients:
+    """Return outputs and losses of a batch and the sums of the gradients of its passes, which come one by one."""
+    parts = [tf.reshape(tensor, (passes, -1, *tensor.shape[1:])) for tensor in (images, labels)]
+    first = one_pass(*(part[0] for part in parts))
+    arrays = [tf.TensorArray(one.dtype, passes).write(0, one) for one in first[:2]]
+
+    def add(number: Any, outputs: Any, losses: Any, sums: Any) -> Any:
+        one = one_pass(*(part[number] for part in parts))
+        added = [total + gradient for total, gradient in zip(sums, _dense(one[2]), strict=True)]
+        return number + 1, outputs.write(number, one[0]), losses.write(number, one[1]), added
+
+    _, outputs, losses, gradients = tf.while_loop(
+        lambda number, *_: number < passes, add, (1, *arrays, _dense(first[2])), parallel_iterations=1
+    )
+    return outputs.concat(), losses.concat(), gradients
+
+
+def _dense(gradients: Sequence[Any]) -> list[tf.Tensor]:
+    """Return gradients that can be added up, of embeddings too."""
+    return [tf.convert_to_tensor(gradient) for gradient in gradients]

@@ -32,9 +32,8 @@ from keras_impl.exchange_meter import ExchangeMeter
 from keras_impl.horovod_keras3 import DistributedOptimizer
 from keras_impl.models import build_model, set_precision_and_layout
 from keras_impl.optimizers import LearningRates, build_optimizer
-from keras_impl.strategies.passes import accumulated
 from keras_impl.strategies.profiled import Profiled
-from keras_impl.strategies.strategy import Strategy
+from keras_impl.strategies.strategy import Strategy, _accumulated
 
 RATES = np.array([0.1, 0.05, 0.025])
 
@@ -223,7 +222,7 @@ def check_gradients_of_embeddings_are_added_up_in_our_passes(folder):
 
     @tf.function
     def two_passes(images, labels):
-        return accumulated(lambda images, labels: (images, labels, [rows]), images, labels, passes=2)
+        return _accumulated(lambda images, labels: (images, labels, [rows]), images, labels, passes=2)
 
     _, _, (total,) = two_passes(tf.zeros((4, 1)), tf.zeros(4))
     assert total.numpy().tolist() == [[6, 8], [0, 0], [2, 4]]
