@@ -155,7 +155,9 @@ def remove_old_checkpoints(run_folder: Path, *, keep: int) -> None:
 
 def checkpoint_folders(run_folder: Path) -> list[Path]:
     """Return the checkpoints of a run, oldest first."""
-    found = (run_folder / CHECKPOINTS_FOLDER).glob("epoch-*")
+    found: list[Path] = []
+    with suppress(ValueError):  # a null character in the name: from Python 3.13 on
+        found += (run_folder / CHECKPOINTS_FOLDER).glob("epoch-*")
     return sorted((folder for folder in found if _NAME.fullmatch(folder.name)), key=_position)
 
 

@@ -196,10 +196,10 @@ def slow_source(framework, *, ranks):
     """Let every batch of some ranks take its time to be made."""
     gather = batches.gather
 
-    def slowly(*arguments):
+    def slowly(split, samples, table):
         if _rank() in ranks:
-            time.sleep(SLOW_SECONDS)
-        return gather(*arguments)
+            time.sleep(SLOW_SECONDS * max(1, len(samples) // 32))  # several batches are gathered at once
+        return gather(split, samples, table)
 
     return mock.patch.object(batches, "gather", slowly)
 

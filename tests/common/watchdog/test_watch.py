@@ -13,6 +13,7 @@ import subprocess
 import sys
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
+from pathlib import Path
 from subprocess import PIPE
 from unittest.mock import Mock
 
@@ -226,6 +227,7 @@ def test_mpirun_is_ended_where_it_waits_on(name, is_ended, tmp_path):
     process = subprocess.Popen([program, "100"])
     try:
         assert parent_of(process.pid) == os.getpid()
+        wait_until(Path(f"/proc/{process.pid}/cmdline").read_bytes)
         end_launcher(process.pid, patience_seconds=0.3)
         if is_ended:
             assert process.wait(10) == -signal.SIGKILL
