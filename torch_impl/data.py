@@ -12,6 +12,7 @@ from common.strategies.rank_batches import MOST_UPDATES, RankBatches
 from common.task.task import Task
 
 Batches = Iterator[tuple[Tensor, Tensor]]
+Stacks = Iterator[tuple[list[Tensor], list[Tensor]]]  # of batches, in lists: views of a larger tensor take time
 
 
 class ShardedData(RankBatches):
@@ -24,8 +25,8 @@ class ShardedData(RankBatches):
         self._layout = torch.channels_last if config.channels_last else torch.contiguous_format
         self._pins = config.pinned_memory and device.type == "cuda"
 
-    def training(self, epoch: int, *, first_step: int = 0, most: int = MOST_UPDATES) -> Batches:
-        """Yield stacks of one batch: images (1, batch, channels, height, width), labels (1, batch) int64.
+    def training(self, epoch: int, *, first_step: int = 0, most: int = MOST_UPDATES) -> Stacks:
+        """Yield stacks of one batch: images [(batch, channels, height, width)], labels [(batch,)] int64.
 
         Args:
             epoch: its number, from 1; it decides on the order of the samples.
@@ -36,7 +37,7 @@ class ShardedData(RankBatches):
         # On a CPU all cores compute already: a thread that makes batches ahead would only compete for them.
         return _alone(self._on_device(prefetch(tensors) if self.device.type == "cuda" else tensors))
 
-    def drawn(self, epoch: int, items: Iterable[int]) -> Batches:
+    def drawn(self, epoch: int, items: Iterable[int]) -> Stacks:
         """Yield the batches of items that this rank draws of an epoch, as `training` does, each when it is needed."""
         return _alone(self._on_device(self._of_stacks(self.drawn_arrays(epoch, items))))
 
@@ -65,7 +66,7 @@ class ShardedData(RankBatches):
             yield images.to(self.device, non_blocking=True), labels.to(self.device, non_blocking=True)
 
 
-def _alone(batches: Batches) -> Batches:
-    """Yield each batch in a stack of its own: the loop over updates is Python's, one stack of several gains nothing."""
+def _alone(batches: Batches) -> Stacks:
+    """Yield each batch in a stack of its own: the loop over updates is Python's, which gains nothing by larger ones."""
     for images, labels in batches:
-        yield images[None], labels[None]
+        yield [images], [labels]

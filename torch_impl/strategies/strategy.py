@@ -1,6 +1,6 @@
 """Training by one process alone. The other strategies override what several processes do otherwise."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from itertools import islice
 
@@ -152,13 +152,8 @@ class Strategy:
         if self._slowdown:
             self._slowdown.start_at(self._first_step)
 
-    def step(self, images: Tensor, labels: Tensor) -> None:
-        """Make the updates of a stack.
-
-        Args:
-            images: (updates, batch, channels, height, width).
-            labels: (updates, batch).
-        """
+    def step(self, images: Sequence[Tensor], labels: Sequence[Tensor]) -> None:
+        """Make the updates of a stack, whose images are (batch, channels, height, width) and labels (batch,)."""
         for batch, its_labels in zip(images, labels, strict=True):
             outputs, losses = self.update(batch, its_labels)
             self._sums.add(outputs, losses, its_labels)
