@@ -55,9 +55,9 @@ def build_contestant(name: str, task: Task, comm: Communicator, times: ExchangeT
     """Return what trains an epoch of so many steps on this rank."""
     task = task_of(name, task)
     if name == "np2_mpi":
-        strategy: Strategy = BareMpi(task, comm=comm, device=device, times=times)
+        strategy: Strategy = _BareMpi(task, comm=comm, device=device, times=times)
     elif name == "np2":
-        strategy = Timed(task, comm=comm, device=device)
+        strategy = _NotedAllReduce(task, comm=comm, device=device)
     else:  # the times of np2_each overlap
         strategy = build_strategy(task, comm=comm, device=device)
     batches = trial_of(strategy, learning_rates=constant_rates(task)).batches
@@ -66,10 +66,10 @@ def build_contestant(name: str, task: Task, comm: Communicator, times: ExchangeT
     if name != "np2_mpi":  # without Horovod
         strategy.broadcast(from_checkpoint=False)
     train = trained_epochs(strategy, batches)
-    return strategy.meter.of_each_epoch(train, times) if isinstance(strategy, Timed) else train
+    return strategy.meter.of_each_epoch(train, times) if isinstance(strategy, _NotedAllReduce) else train
 
 
-class BareMpi(Strategy):
+class _BareMpi(Strategy):
     """Gradients are averaged by bare MPI after the last of them."""
 
     def __init__(self, task: Task, *, comm: Communicator, device: str, times: ExchangeTimes) -> None:
@@ -114,7 +114,7 @@ class _GraphTimes(ExchangeMeter):
         return train_and_note
 
 
-class Timed(AllReduce):
+class _NotedAllReduce(AllReduce):
     """All-reduce, with the times of each exchange."""
 
     meter: _GraphTimes

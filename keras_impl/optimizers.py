@@ -9,10 +9,7 @@ from keras import ops
 
 from common.config import Config, ModelConfig, OptimizerConfig
 from common.config.device import INITIAL_LOSS_SCALE, LOSS_SCALE_GROWTH_STEPS
-from common.model.specs import ModelSpec
-from common.model.weights import Weights
 from keras_impl import update_rules
-from keras_impl.weights import trainable_maps
 
 
 @keras.saving.register_keras_serializable(package="horovod_twins")
@@ -76,34 +73,6 @@ def build_optimizer(model: keras.Model, settings: Config, *, learning_rates: np.
         )
     optimizer.build(model.trainable_variables)
     return optimizer
-
-
-def load_optimizer(
-    optimizer: keras.optimizers.Optimizer, arrays: Weights, *, model: keras.Model, spec: ModelSpec
-) -> None:
-    """Load what `export_optimizer` returned."""
-    maps = trainable_maps(model, spec)
-    scalars = {name: array[0] for name, array in arrays.items() if "." not in name}
-    slots: dict[str, dict[str, np.ndarray]] = {name: {} for name in maps}
-    for key, array in arrays.items():
-        name, _, slot = key.rpartition(".")
-        if name:
-            slots[name][slot] = maps[name].from_file(array)
-    update_rules.import_state(optimizer, names=list(maps), scalars=scalars, slots=slots)
-
-
-def export_optimizer(optimizer: keras.optimizers.Optimizer, *, model: keras.Model, spec: ModelSpec) -> Weights:
-    """Return the optimizer's state as "<parameter>.<slot>" -> array in the layout of the weights file, and "step".
-
-    With mixed precision also "loss_scale" and "loss_scale_growth_step".
-    """
-    maps = trainable_maps(model, spec)
-    scalars, slots = update_rules.export_state(optimizer, names=list(maps))
-    arrays = {name: np.atleast_1d(value) for name, value in scalars.items()}
-    for name, values in slots.items():
-        for slot, array in values.items():
-            arrays[f"{name}.{slot}"] = np.ascontiguousarray(maps[name].to_file(array))
-    return arrays
 
 
 def loss_per_sample(outputs: Any, labels: Any, *, config: OptimizerConfig, model_config: ModelConfig) -> Any:

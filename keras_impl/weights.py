@@ -8,6 +8,7 @@ import numpy as np
 from common.model.layers import Dense, Flatten, Shape
 from common.model.specs import ModelSpec
 from common.model.weights import Weights
+from keras_impl import update_rules
 
 
 @dataclass(frozen=True)
@@ -73,3 +74,31 @@ def trainable_maps(model: keras.Model, spec: ModelSpec) -> dict[str, WeightMap]:
     """Return those of the trainable variables, in the model's order."""
     names = {id(weight.variable): (name, weight) for name, weight in weight_maps(model, spec).items()}
     return dict(names[id(variable)] for variable in model.trainable_variables)
+
+
+def load_optimizer_state(
+    optimizer: keras.optimizers.Optimizer, arrays: Weights, *, model: keras.Model, spec: ModelSpec
+) -> None:
+    """Put what `get_optimizer_state` returned into the optimizer."""
+    maps = trainable_maps(model, spec)
+    scalars = {name: array[0] for name, array in arrays.items() if "." not in name}
+    slots: dict[str, dict[str, np.ndarray]] = {name: {} for name in maps}
+    for key, array in arrays.items():
+        name, _, slot = key.rpartition(".")
+        if name:
+            slots[name][slot] = maps[name].from_file(array)
+    update_rules.import_state(optimizer, names=list(maps), scalars=scalars, slots=slots)
+
+
+def get_optimizer_state(optimizer: keras.optimizers.Optimizer, *, model: keras.Model, spec: ModelSpec) -> Weights:
+    """Return the optimizer's state as "<parameter>.<slot>" -> array in the layout of the weights file, and "step".
+
+    With mixed precision also "loss_scale" and "loss_scale_growth_step".
+    """
+    maps = trainable_maps(model, spec)
+    scalars, slots = update_rules.export_state(optimizer, names=list(maps))
+    arrays = {name: np.atleast_1d(value) for name, value in scalars.items()}
+    for name, values in slots.items():
+        for slot, array in values.items():
+            arrays[f"{name}.{slot}"] = np.ascontiguousarray(maps[name].to_file(array))
+    return arrays

@@ -28,10 +28,10 @@ from keras_impl.batch_norm import freeze_batch_norm
 from keras_impl.compiling import compile_errors, compiled
 from keras_impl.exchange import GroupExchange
 from keras_impl.exchange_meter import ExchangeMeter
-from keras_impl.optimizers import export_optimizer, load_optimizer, loss_per_sample
+from keras_impl.optimizers import loss_per_sample
 from keras_impl.strategies.straggler import late, timed_from_here
 from keras_impl.strategies.sums import PlaceSums
-from keras_impl.weights import get_weights, load_weights
+from keras_impl.weights import get_optimizer_state, get_weights, load_optimizer_state, load_weights
 
 Gradients = tuple[tf.Tensor, tf.Tensor, list[tf.Tensor]]  # outputs, losses, gradients
 
@@ -95,7 +95,7 @@ class Strategy:
         """Load what `weights` and `optimizer_state` returned; without the latter the optimizer stays as it is."""
         load_weights(self.model, weights, spec=self.spec)
         if optimizer:
-            load_optimizer(self.optimizer, optimizer, model=self.model, spec=self.spec)
+            load_optimizer_state(self.optimizer, optimizer, model=self.model, spec=self.spec)
 
     def weights(self) -> Weights:
         """Return the weights and BatchNorm statistics under the names of the weights file; copies, on the host."""
@@ -103,7 +103,7 @@ class Strategy:
 
     def optimizer_state(self) -> Weights:
         """Return "<parameter>.<slot>" -> array in the layout of the weights file, and the counts of the optimizer."""
-        return export_optimizer(self.optimizer, model=self.model, spec=self.spec)
+        return get_optimizer_state(self.optimizer, model=self.model, spec=self.spec)
 
     def own_state(self, step: int) -> PartialEpoch:
         """Return weights and optimizer state of this rank after an update of the run, where other ranks have others."""
