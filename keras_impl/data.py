@@ -9,7 +9,7 @@ from typing import Literal
 
 from common.data.batches import Batch, prefetch
 from common.distributed.communicator import Communicator
-from common.strategies.rank_batches import MOST_UPDATES, RankBatches
+from common.task.rank_batches import MOST_UPDATES, RankBatches
 from common.task.task import Task
 
 Batches = Iterator[Batch]

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from common.data.batches import Batch, prefetch
 from common.distributed.communicator import Communicator
-from common.strategies.rank_batches import MOST_UPDATES, RankBatches
+from common.task.rank_batches import MOST_UPDATES, RankBatches
 from common.task.task import Task
 
 Batches = Iterator[tuple[Tensor, Tensor]]

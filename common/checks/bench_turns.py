@@ -23,7 +23,7 @@ from common.config import Config, add_onednn_option, config_from_dict
 from common.distributed.communicator import CPU_EXCHANGE, Communicator
 from common.distributed.exchange_meter import ExchangeMeter
 from common.run.epoch import Trial
-from common.run.strategy import Strategy
+from common.run.strategy import RankStrategy
 from common.run_folder.environment import describe_environment
 from common.task.prepare import prepare
 from common.task.shares import shares_of
@@ -124,7 +124,7 @@ def constant_rates(task: Task) -> np.ndarray:
     return np.array([task.config.optimizer.learning_rate])
 
 
-def trained_epochs(strategy: Strategy, batches: Any) -> Train:
+def trained_epochs(strategy: RankStrategy, batches: Any) -> Train:
     """Return the epochs of either framework's training, fed by its own data path."""
 
     def train(epoch: int, steps: int) -> float:

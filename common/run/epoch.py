@@ -7,8 +7,9 @@ from typing import Any
 from common.data.batches import Stacks
 from common.measurement.timing import Phases, Timer, timed
 from common.run.measured import Measured
-from common.run.strategy import Batches, Stack, Strategy
+from common.run.strategy import RankStrategy
 from common.run_folder.checkpoints import PartialEpoch
+from common.task.rank_batches import RankBatches, Stack
 from common.task.task import Task
 
 
@@ -58,7 +59,7 @@ class Epoch:
         number: int,
         *,
         task: Task,
-        strategy: Strategy,
+        strategy: RankStrategy,
         phases: Phases,
         listeners: Sequence[Listener] = (),
         own: PartialEpoch | None = None,
@@ -87,9 +88,9 @@ class Epoch:
     @property
     def updates_made(self) -> int:
         """Updates of the run that this rank has made, also within a stack that failed."""
-        return self.task.steps_after(self.number - 1) + self._first + self.strategy.updates
+        return self.task.steps_after(self.number - 1) + self._first + self.strategy.updates_made()
 
-    def take(self, batches: Batches) -> Iterator[Stack]:
+    def take(self, batches: RankBatches) -> Iterator[Stack]:
         """Yield the stacks that are left; whoever takes one has trained on it when asking for the next.
 
         The clock stands while listeners act. No context manager holds it: an error of the loop leaves a generator where
@@ -115,18 +116,18 @@ class Epoch:
             for listener in self.listeners:
                 listener.paused(self)
 
-    def _stacks(self, batches: Batches) -> Stacks:
+    def _stacks(self, batches: RankBatches) -> Stacks:
         most = self.strategy.most_updates
         return Stacks(timed(batches.training(self.number, first_step=self.done, most=most), self._waiting))
 
-    def _drawn(self, batches: Batches, updates: int) -> Iterator[Stack] | None:
+    def _drawn(self, batches: RankBatches, updates: int) -> Iterator[Stack] | None:
         draw = self.strategy.draw
         if draw is None:
             return None
         items = self.task.drawn_items(draw, self.number, first_step=self.done, steps=updates)
         return timed(batches.drawn(self.number, items), self._waiting)
 
-    def measured(self, batches: Batches) -> Measured:
+    def measured(self, batches: RankBatches) -> Measured:
         """Return the sums of this rank over the epoch so far, and its time.
 
         On a CPU waiting for data includes making the batches, as no thread makes them ahead.
@@ -155,8 +156,8 @@ class Trial:
     """Training of which nothing is recorded."""
 
     task: Task
-    strategy: Strategy
-    batches: Batches
+    strategy: RankStrategy
+    batches: RankBatches
 
     def train(self, updates: int, *, number: int = 1, own: PartialEpoch | None = None) -> Measured:
         """Train on the first batches of an epoch, as many as it has at most; return what this rank measured."""

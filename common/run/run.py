@@ -29,11 +29,12 @@ from common.run.listeners import ProgressBar, Timeline, Watched
 from common.run.measured import NOT_MEASURED, Measured
 from common.run.opening import open_on_all_ranks, reopen_on_all_ranks
 from common.run.recorder import NullRecorder
-from common.run.strategy import Batches, Strategy
+from common.run.strategy import RankStrategy
 from common.run.world import RankDevice, describe_world
 from common.run_folder.checkpoints import Checkpoint, PartialEpoch
 from common.run_folder.records import TIMELINE_FILE, World
 from common.run_folder.sharing import join_shares, without_seconds
+from common.task.rank_batches import RankBatches
 from common.task.task import Task
 from common.watchdog.board import announce, announce_failure
 from common.watchdog.watch import start_watch
@@ -56,8 +57,8 @@ class Run:
 
     task: Task
     world: World
-    strategy: Strategy
-    batches: Batches
+    strategy: RankStrategy
+    batches: RankBatches
     checkpoint: Checkpoint | None = None
 
     def __init__(
@@ -135,7 +136,7 @@ class Run:
         self.recorder = NullRecorder()
         announce("preparing data")
 
-    def restore(self, strategy: Strategy, batches: Batches) -> None:
+    def restore(self, strategy: RankStrategy, batches: RankBatches) -> None:
         """Give the strategy what the run starts from or goes on with, on all ranks.
 
         Raises:

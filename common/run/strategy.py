@@ -1,74 +1,104 @@
-"""What a run asks of a strategy of either framework (`torch_impl/strategies`, `keras_impl/strategies`)."""
+"""What a strategy of either framework has to do for a run (`torch_impl/strategies`, `keras_impl/strategies`)."""
 
-from collections.abc import Iterable, Iterator
-from typing import Any, Literal, Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
 
 from common.data.batches import Draw
+from common.distributed.communicator import Communicator
 from common.measurement.metrics import Sums
 from common.measurement.step_profile import Profiler
 from common.model.weights import Weights
 from common.run_folder.checkpoints import PartialEpoch
 from common.run_folder.sharing import SharingRecord
-
-Stack = tuple[Any, Any]  # images (updates, batch, ...), labels (updates, batch), as the framework takes them
-
-
-class Batches(Protocol):
-    """This rank's part of the samples; see `common.strategies.rank_batches`."""
-
-    samples: int  # of this rank in each update
-
-    def training(self, epoch: int, *, first_step: int = 0, most: int = ...) -> Iterator[Stack]:
-        """Yield the batches of an epoch in stacks."""
-
-    def drawn(self, epoch: int, items: Iterable[int]) -> Iterator[Stack]:
-        """Yield the batches of items that this rank draws, each in a stack of its own."""
-
-    def evaluation(self, part: Literal["validation", "test"]) -> Iterator[Any]:
-        """Yield the batches of an evaluation."""
+from common.task.rank_batches import MOST_UPDATES, RankBatches
+from common.task.task import Task
 
 
-class Strategy(Protocol):
+class RankStrategy(ABC):
     """The training of one rank: its model, its optimizer, and what it exchanges with other ranks.
+
+    Made before the model. In each framework, `Strategy` is one process alone; the others override what they do
+    otherwise.
 
     Attributes:
         draw: which items this rank computes of a segment of the run; None: its part of each update.
         most_updates: in a stack.
         profiler: the clock of the parts of a step, where they are timed.
+        share: what this rank takes of each update; with several replicas, the first of theirs.
+        spec: this rank's part of the model.
+        meter: counts updates, and what this rank exchanges in them.
+        epoch: that `start_epoch` was called for last.
     """
 
-    draw: Draw | None
-    most_updates: int
-    profiler: Profiler | None
+    draw: Draw | None = None
+    most_updates = MOST_UPDATES
+    profiler: Profiler | None = None
+    meter: Any
 
-    @property
-    def updates(self) -> int:
-        """Updates made since `start_epoch`, also within a stack that fails."""
+    def __init__(self, task: Task, *, comm: Communicator) -> None:
+        self.task, self.comm = task, comm
+        self.share = task.shares[comm.data_rank * comm.replicas]
+        self.spec = task.partition.parts[comm.part]
+        self.epoch = 0
 
+    @abstractmethod
+    def updates_made(self) -> int:
+        """Return the updates made since `start_epoch`, also within a stack that fails."""
+
+    @abstractmethod
     def load(self, weights: Weights, optimizer: Weights | None = None) -> None:
         """Load what `weights` and `optimizer_state` returned; without the latter the optimizer stays as it is."""
 
+    @abstractmethod
     def weights(self) -> Weights:
-        """Return the weights, with this rank's BatchNorm statistics, under the names of the weights file."""
+        """Return the weights and BatchNorm statistics under the names of the weights file; copies, on the host."""
 
+    @abstractmethod
     def optimizer_state(self) -> Weights:
-        """Return "<parameter>.<slot>" -> array."""
+        """Return "<parameter>.<slot>" -> array in the layout of the weights file, counts, and the loss scale if any."""
 
+    def own_state(self, step: int) -> PartialEpoch:
+        """Return weights and optimizer state of this rank after an update of the run, where other ranks have others."""
+        return PartialEpoch(
+            weights=self.weights() if self.task.averaging.weights_differ_after(step) else {},
+            optimizer_state=self.optimizer_state() if self.task.averaging.optimizers_differ_after(step) else {},
+        )
+
+    @abstractmethod
     def broadcast(self, *, from_checkpoint: bool) -> None:
         """Give all ranks the weights and the optimizer state of rank 0, unless each has read them."""
 
+    @abstractmethod
     def rehearse(self, batches: Any, epoch: int) -> None:
-        """Train on the first batch of an epoch and undo it."""
+        """Train on the first batch of an epoch and undo it; all ranks call this, before an update is timed.
 
-    def rehearse_evaluation(self, batches: Any) -> None:
-        """Evaluate a batch of each part."""
+        Graphs are built, kernels are chosen, Horovod agrees on tensors: no time of training contains what is done once.
 
+        Raises:
+            UserError: with `--compile`, it cannot be compiled; on all ranks.
+        """
+
+    def rehearsals(self) -> Iterator[None]:
+        """Yield for each update to be rehearsed, then undo what these changed of this strategy."""
+        with self.meter.undone():
+            yield
+
+    def rehearse_evaluation(self, batches: RankBatches) -> None:
+        """Evaluate a batch of each part, before an evaluation is timed."""
+        self.evaluate(islice(batches.evaluation("validation"), 1))
+        self.evaluate(islice(batches.evaluation("test"), 1))
+
+    @abstractmethod
     def start_epoch(self, epoch: int, own: PartialEpoch) -> None:
         """Prepare an epoch, of which some may be done: sums, dropout masks, BatchNorm, what is this rank's own."""
 
+    @abstractmethod
     def step(self, images: Any, labels: Any) -> None:
         """Make the updates of a stack."""
 
+    @abstractmethod
     def end_epoch(self) -> PartialEpoch:
         """Give all ranks the same weights, for evaluation and record.
 
@@ -76,24 +106,22 @@ class Strategy(Protocol):
             What this rank alone starts the next epoch with.
         """
 
-    def own_state(self, step: int) -> PartialEpoch:
-        """Return weights and optimizer state of this rank after an update of the run, where other ranks have others."""
-
+    @abstractmethod
     def rank_state(self) -> Weights:
         """Return sums and generators of this rank inside an epoch."""
 
+    @abstractmethod
     def sums(self, samples: int) -> Sums:
-        """Return the sums of this rank over the epoch so far, as the weights were at each update.
+        """Return the sums of this rank over so many samples of the epoch, as the weights were at each update."""
 
-        Args:
-            samples: that this rank has trained on.
-        """
-
+    @abstractmethod
     def evaluate(self, batches: Iterator[Any]) -> Sums:
         """Return the sums of this rank over the batches, in inference mode."""
 
+    @abstractmethod
     def synchronize(self) -> None:
         """Wait until the device has done all its work, before a clock is read."""
 
+    @abstractmethod
     def exchanged(self) -> SharingRecord | None:
         """Return what this rank exchanged in its updates; None: nothing that can be told."""

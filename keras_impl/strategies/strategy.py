@@ -2,26 +2,24 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from itertools import islice
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from common.data.batches import Batch, Draw
+from common.data.batches import Batch
 from common.distributed.communicator import Communicator
 from common.measurement.metrics import Sums
-from common.measurement.step_profile import Profiler
 from common.model.dropout import dropout_seeds
 from common.model.kept_arrays import KeptArrays
 from common.model.weights import Weights
-from common.run.strategy import Batches
+from common.run.strategy import RankStrategy
 from common.run_folder.checkpoints import PartialEpoch
 from common.run_folder.sharing import SharingRecord
-from common.strategies.rank_batches import MOST_UPDATES
 from common.strategies.sharing import ring_record
 from common.strategies.straggler import slowdown_of
+from common.task.rank_batches import RankBatches
 from common.task.task import Task
 from keras_impl import distributed
 from keras_impl.batch_norm import freeze_batch_norm
@@ -36,34 +34,23 @@ from keras_impl.weights import get_optimizer_state, get_weights, load_optimizer_
 Gradients = tuple[tf.Tensor, tf.Tensor, list[tf.Tensor]]  # outputs, losses, gradients
 
 
-class Strategy:
-    """One process alone, and what ranks with whole models have in common; made before the model, which `wrap` takes.
+class Strategy(RankStrategy):
+    """One process alone, and what ranks with whole models have in common.
 
     Attributes:
-        draw: what it computes of a segment of the run, where it does not take its part of each step.
         exchange: of the ranks that hold pieces of the same layers.
-        most_updates: in a call of a compiled function.
-        profiler: the clock of the parts of a step, where they are timed.
-        share: what this rank takes of each update; with several replicas, the first of theirs.
-        spec: this rank's part of the model.
-        meter: counts updates, and what this rank exchanges in them.
-        epoch: that `start_epoch` was called for last.
     """
 
-    draw: Draw | None = None
     exchange: GroupExchange | None = None
-    most_updates = MOST_UPDATES
-    profiler: Profiler | None = None
     model: keras.Model
     optimizer: keras.optimizers.Optimizer
 
     def __init__(self, task: Task, *, comm: Communicator, device: str) -> None:
-        self.task, self.comm, self.device = task, comm, device
-        self.share = task.shares[comm.data_rank * comm.replicas]
-        self.spec = task.partition.parts[comm.part]
+        super().__init__(task, comm=comm)
+        self.device = device
         # Where gradients are averaged in several groups, the times of these overlap.
         self.meter = ExchangeMeter(times=task.measured_config.device.gradient_groups == "one")
-        self.epoch, self._counted_before = 0, 0
+        self._counted_before = 0
         self._slowdown = slowdown_of(task, rank=comm.rank)
         self._samples, self._image_shape = task.samples_of_ranks[comm.data_rank], task.dataset.image_shape
 
@@ -86,9 +73,8 @@ class Strategy:
         self._train_stack = tf.function(self._updates, input_signature=(images, labels), autograph=False)
         self._pass = compiled(self._one_pass) if self.task.config.model.compile else self._one_pass
 
-    @property
-    def updates(self) -> int:
-        """Updates made since `start_epoch`, also within a stack that fails."""
+    def updates_made(self) -> int:
+        """Return the updates made since `start_epoch`, also within a stack that fails."""
         return self.meter.updates - self._counted_before
 
     def load(self, weights: Weights, optimizer: Weights | None = None) -> None:
@@ -105,13 +91,6 @@ class Strategy:
         """Return "<parameter>.<slot>" -> array in the layout of the weights file, and the counts of the optimizer."""
         return get_optimizer_state(self.optimizer, model=self.model, spec=self.spec)
 
-    def own_state(self, step: int) -> PartialEpoch:
-        """Return weights and optimizer state of this rank after an update of the run, where other ranks have others."""
-        return PartialEpoch(
-            weights=self.weights() if self.task.averaging.weights_differ_after(step) else {},
-            optimizer_state=self.optimizer_state() if self.task.averaging.optimizers_differ_after(step) else {},
-        )
-
     def broadcast(self, *, from_checkpoint: bool) -> None:
         """Give all ranks the weights and the optimizer state of rank 0, unless each has read them."""
         if not from_checkpoint:
@@ -119,7 +98,7 @@ class Strategy:
                 self.model, self.optimizer, spec=self.spec, config=self.task.config, comm=self.comm
             )
 
-    def rehearse(self, batches: Batches, epoch: int) -> None:
+    def rehearse(self, batches: RankBatches, epoch: int) -> None:
         """Train on the first batch of an epoch and undo it; all ranks call this, before an update is timed.
 
         Graphs are built, kernels are chosen, Horovod agrees on tensors: no time of training contains what is done once.
@@ -135,16 +114,6 @@ class Strategy:
                     self.passes(tf.constant(images[0]), tf.constant(labels[0]))
             for _ in self.rehearsals():
                 self.step(*next(batches.training(epoch, most=1)))
-
-    def rehearsals(self) -> Iterator[None]:
-        """Yield for each update to be rehearsed, then undo what these changed of this strategy."""
-        with self.meter.undone():
-            yield
-
-    def rehearse_evaluation(self, batches: Batches) -> None:
-        """Evaluate a batch of each part, before an evaluation is timed."""
-        self.evaluate(islice(batches.evaluation("validation"), 1))
-        self.evaluate(islice(batches.evaluation("test"), 1))
 
     @contextmanager
     def _undone(self) -> Iterator[None]:

@@ -28,7 +28,10 @@ class FakeStrategy:
 
     draw = profiler = None
     most_updates = 1000
-    updates = 0
+
+    def updates_made(self):
+        """Return none."""
+        return 0
 
     def __init__(self, weights, *, state=None):
         self.own_weights, self.measured, self.exchanges, self.state = weights, Sums(), None, state or {}

@@ -2,24 +2,21 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from itertools import islice
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from common.data.batches import Draw
 from common.distributed.communicator import Communicator
 from common.distributed.exchange_meter import ExchangeMeter
 from common.measurement.metrics import Sums
-from common.measurement.step_profile import Profiler
 from common.model.dropout import dropout_seeds
 from common.model.weights import Weights
-from common.run.strategy import Batches
+from common.run.strategy import RankStrategy
 from common.run_folder.checkpoints import PartialEpoch
 from common.run_folder.sharing import SharingRecord
-from common.strategies.rank_batches import MOST_UPDATES
 from common.strategies.sharing import ring_record
+from common.task.rank_batches import RankBatches
 from common.task.task import Task
 from torch_impl import distributed
 from torch_impl.compiling import compile_errors, compiled
@@ -31,10 +28,8 @@ from torch_impl.strategies.sums import PlaceSums
 from torch_impl.weights import get_optimizer_state, get_weights, load_optimizer_state, load_weights
 
 
-class Strategy:
-    """One rank: its model, optimizer and loss scale, and their training.
-
-    What ranks with whole models have in common is here, too: one process alone has nothing to exchange.
+class Strategy(RankStrategy):
+    """One process alone, and what ranks with whole models have in common.
 
     Attributes:
         exchange: of the ranks that hold pieces of the same layers.
@@ -42,29 +37,26 @@ class Strategy:
         plain_model: the model whose weights have our names, where another one computes with them.
         optimizer: the update rule.
         scaler: the loss scale.
-        meter: counts what this rank exchanges in its updates.
-        epoch: that of the last `start_epoch`.
-        updates: made since then.
     """
 
     exchange: GroupExchange | None = None
-    draw: Draw | None = None
-    most_updates = MOST_UPDATES
-    profiler: Profiler | None = None
 
     def __init__(self, task: Task, *, comm: Communicator, device: torch.device) -> None:
-        self.task, self.comm, self.device = task, comm, device
-        self.config, self.share = task.config, task.shares[comm.data_rank]
-        self.spec = task.partition.parts[comm.part]  # the whole model, unless ranks share it out
+        super().__init__(task, comm=comm)
+        self.device, self.config = device, task.config
         self.meter = ExchangeMeter()
-        self.epoch, self.updates, self._first_step = 0, 0, 0
+        self._updates = self._first_step = 0
         self._gradient: Tensor | None = None
         self._precision = _precision(task.config.device.mixed_precision, device=device)
+
+    def updates_made(self) -> int:
+        """Return the updates made since `start_epoch`, also within a stack that fails."""
+        return self._updates
 
     @property
     def steps_done(self) -> int:
         """Updates of the run that are done."""
-        return self._first_step + self.updates
+        return self._first_step + self._updates
 
     def wrap(self, model: nn.Module, optimizer: torch.optim.Optimizer, *, learning_rates: np.ndarray) -> None:
         """Take the model and the optimizer, and add what this strategy does.
@@ -94,14 +86,6 @@ class Strategy:
         """Return "<parameter>.<slot>" -> array, the number of updates, and the loss scale where there is one."""
         return self.scaler.arrays() | get_optimizer_state(self.optimizer, model=self.plain_model, spec=self.spec)
 
-    def own_state(self, step: int) -> PartialEpoch:
-        """Return this rank's weights and optimizer state after an update of the run, where other ranks have others."""
-        averaging = self.task.averaging
-        return PartialEpoch(
-            weights=self.weights() if averaging.weights_differ_after(step) else {},
-            optimizer_state=self.optimizer_state() if averaging.optimizers_differ_after(step) else {},
-        )
-
     def broadcast(self, *, from_checkpoint: bool) -> None:
         """Give all ranks the weights and the optimizer state of rank 0, unless each has read them."""
         if from_checkpoint:
@@ -111,7 +95,7 @@ class Strategy:
         else:
             distributed.broadcast_state(self.model, self.optimizer, config=self.config.device, comm=self.comm)
 
-    def rehearse(self, batches: Batches, epoch: int) -> None:
+    def rehearse(self, batches: RankBatches, epoch: int) -> None:
         """Train on the first batch of an epoch and undo it; all ranks call this, before an update is timed.
 
         Raises:
@@ -127,17 +111,7 @@ class Strategy:
             for _ in self.rehearsals():
                 self._reset()
                 self.step(images, labels)
-        self.updates = 0
-
-    def rehearsals(self) -> Iterator[None]:
-        """Yield for each update to be rehearsed, then undo what these changed of this strategy."""
-        with self.meter.undone():
-            yield
-
-    def rehearse_evaluation(self, batches: Batches) -> None:
-        """Evaluate a batch of each part, before an evaluation is timed."""
-        for part in (batches.evaluation("validation"), batches.evaluation("test")):
-            self.evaluate(islice(part, 1))
+        self._updates = 0
 
     def start_epoch(self, epoch: int, own: PartialEpoch) -> None:
         """Prepare an epoch, of which some may be done: sums, dropout masks, BatchNorm, what is this rank's own."""
@@ -157,7 +131,7 @@ class Strategy:
         for batch, its_labels in zip(images, labels, strict=True):
             outputs, losses = self.update(batch, its_labels)
             self._sums.add(outputs, losses, its_labels)
-            self.updates += 1
+            self._updates += 1
 
     def update(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Make an update; return the outputs and losses of its images."""
@@ -282,7 +256,7 @@ class Strategy:
                     layer.eval()
 
     def _reset(self) -> None:
-        self.updates = 0
+        self._updates = 0
         self._sums = PlaceSums(self.share.samples, device=self.device)
 
     def _seed_dropout(self) -> None:

@@ -1,8 +1,9 @@
-"""The batches of one rank, of training and evaluation, which each framework's `ShardedData` hands to its trainer."""
+"""The batches of one rank, of training and evaluation, which each framework's `ShardedData` makes of arrays."""
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 from common.data.batches import Batch, evaluation_batches, training_stacks
 from common.distributed.communicator import Communicator
@@ -13,8 +14,11 @@ MOST_UPDATES = 16
 MOST_BYTES = 16 * 10**6
 
 
-class RankBatches:
-    """This rank's part of the samples, as arrays.
+Stack = tuple[Any, Any]  # images (updates, batch, ...), labels (updates, batch), as the framework takes them
+
+
+class RankBatches(ABC):
+    """This rank's part of the samples.
 
     Attributes:
         share: what this rank takes of each update; with several replicas, the first of theirs.
@@ -26,6 +30,24 @@ class RankBatches:
         self.comm = comm
         self.share = task.shares[comm.data_rank * comm.replicas]
         self.samples = task.samples_of_ranks[comm.data_rank]
+
+    @abstractmethod
+    def training(self, epoch: int, *, first_step: int = 0, most: int = MOST_UPDATES) -> Iterator[Stack]:
+        """Yield this rank's batches of an epoch in stacks.
+
+        Args:
+            epoch: its number, from 1; it decides on the order of the samples.
+            first_step: the batches of the steps before it are skipped.
+            most: batches that are gathered at once.
+        """
+
+    @abstractmethod
+    def drawn(self, epoch: int, items: Iterable[int]) -> Iterator[Stack]:
+        """Yield the batches of items that this rank draws of an epoch, each in a stack of its own when it is needed."""
+
+    @abstractmethod
+    def evaluation(self, part: Literal["validation", "test"]) -> Iterator[Any]:
+        """Yield this rank's batches of an evaluation, each sample once over all ranks, or on each if replicated."""
 
     def training_arrays(self, epoch: int, *, first_step: int = 0, most: int = MOST_UPDATES) -> Iterator[Batch]:
         """Yield this rank's batches of an epoch, in stacks as `common.data.batches.training_stacks` makes them.
