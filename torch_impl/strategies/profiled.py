@@ -3,14 +3,13 @@
 They compute what those of all-reduce compute.
 """
 
-from collections.abc import Iterator
-
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from common.distributed.communicator import Communicator
 from common.measurement.step_profile import Profiler
+from common.run.strategy import Batches
 from common.task.task import Task
 from torch_impl.distributed import average_gradients, wait_for_all_ranks
 from torch_impl.models import layer_parts
@@ -33,10 +32,10 @@ class Profiled(Strategy):
         self._parts = layer_parts(model, self.spec) if by_layer else [("", model)]
         self._loss_name = "loss" if by_layer else ""
 
-    def rehearsals(self) -> Iterator[None]:
-        """Yield for each update to be rehearsed; the profile does not count them."""
+    def rehearse(self, batches: Batches, epoch: int) -> None:
+        """Train on the first batch of an epoch and undo it, as `Strategy.rehearse`; the profile does not count it."""
         with self.profiler.undone():
-            yield from super().rehearsals()
+            super().rehearse(batches, epoch)
 
     def passes(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Add the gradients of a batch, part by part; return outputs and losses."""
