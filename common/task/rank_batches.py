@@ -21,14 +21,12 @@ class RankBatches(ABC):
     """This rank's part of the samples.
 
     Attributes:
-        share: what this rank takes of each update; with several replicas, the first of theirs.
         samples: of this rank in each update.
     """
 
     def __init__(self, task: Task, *, comm: Communicator) -> None:
         self.task = task
         self.comm = comm
-        self.share = task.shares[comm.data_rank * comm.replicas]
         self.samples = task.samples_of_ranks[comm.data_rank]
 
     @abstractmethod

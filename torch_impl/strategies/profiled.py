@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from common.distributed.communicator import Communicator
 from common.measurement.step_profile import Profiler
-from common.run.strategy import Batches
+from common.task.rank_batches import RankBatches
 from common.task.task import Task
 from torch_impl.distributed import average_gradients, wait_for_all_ranks
 from torch_impl.models import layer_parts
@@ -32,7 +32,7 @@ class Profiled(Strategy):
         self._parts = layer_parts(model, self.spec) if by_layer else [("", model)]
         self._loss_name = "loss" if by_layer else ""
 
-    def rehearse(self, batches: Batches, epoch: int) -> None:
+    def rehearse(self, batches: RankBatches, epoch: int) -> None:
         """Train on the first batch of an epoch and undo it, as `Strategy.rehearse`; the profile does not count it."""
         with self.profiler.undone():
             super().rehearse(batches, epoch)
