@@ -170,13 +170,14 @@ def at_end(epoch: Epoch, own: PartialEpoch, *, comm: Communicator, in_memory: bo
     Raises:
         UserError: the weights differ between ranks; on all ranks.
     """
-    task, strategy, step = epoch.task, epoch.strategy, epoch.task.steps_after(epoch.number)
+    task, strategy = epoch.task, epoch.strategy
     weights = strategy.weights()
     if not in_memory:
         comm.check_same_weights(weights, when=f"after epoch {epoch.number}", cut=task.partition.axes)
-    ranks = comm.allgather(own) if task.averaging.optimizers_differ_after(step) else []
+    ranks = comm.allgather(own)
     optimizer = strategy.optimizer_state() if in_memory or comm.data_rank == 0 else {}
-    return Checkpoint(epoch.number, step, weights, optimizer, ranks)
+    ranks = ranks if any(rank.has_arrays for rank in ranks) else []
+    return Checkpoint(epoch.number, task.steps_after(epoch.number), weights, optimizer, ranks)
 
 
 def inside(epoch: Epoch, *, comm: Communicator, seconds: float, in_memory: bool = False) -> Checkpoint:

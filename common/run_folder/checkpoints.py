@@ -53,6 +53,11 @@ class PartialEpoch:
     weights: Weights = field(default_factory=dict)
     optimizer_state: Weights = field(default_factory=dict)
 
+    @property
+    def has_arrays(self) -> bool:
+        """Whether the rank has anything that others have not."""
+        return bool(self.state or self.weights or self.optimizer_state)
+
 
 @dataclass(frozen=True)
 class Checkpoint:

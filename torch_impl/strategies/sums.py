@@ -40,7 +40,8 @@ class PlaceSums:
     def restore(self, state: Weights) -> None:
         """Go on from what `state` returned."""
         for name, tensor in self._by_name().items():
-            tensor.copy_(torch.from_numpy(state[name]))
+            if name in state:  # not at the start of an epoch
+                tensor.copy_(torch.from_numpy(state[name]))
         if "generator" in state:  # not of a rank that joins in the middle of an epoch
             torch.set_rng_state(torch.from_numpy(state["generator"]))
             if self._losses.is_cuda:
