@@ -21,7 +21,7 @@ from analysis.runs.validity import flags_of, onednn_flags
 from common.distributed.console import counted
 from common.errors import UserError
 from common.measurement.energy import EnergyRecord
-from common.run_folder.records import Hashes, NotRecorded, Run, read_run
+from common.run_folder.records import Hashes, NotRecorded, RecordedRun, read_run
 
 # Field of a record -> its subject, in the order of the table. Results and timestamps are not compared here.
 SUBJECTS = {
@@ -93,9 +93,9 @@ def find(selection: Selection) -> Finding:
     )
 
 
-def _whole(run: RunRow) -> Run:
+def _whole(run: RunRow) -> RecordedRun:
     """Return a run with the records of its epochs; a published result has none, and no folder."""
-    return Run(run.folder, run.record, [], run.state) if run.published_in else read_run(run.folder)
+    return RecordedRun(run.folder, run.record, [], run.state) if run.published_in else read_run(run.folder)
 
 
 def _titled(what: str, first: RunRow, second: RunRow) -> str:

@@ -19,7 +19,7 @@ from analysis.stats.proportions import accuracy_difference
 from common.checks.verify_record import VERIFICATIONS, VERIFY_FILE, WholeRun, whole_run
 from common.measurement.interference import Interference
 from common.run_folder.environment import stack_of
-from common.run_folder.records import Run, read_run
+from common.run_folder.records import RecordedRun, read_run
 from common.utils.command_line import path
 
 EXIT_CODE_DOES_NOT_REPRODUCE = 1
@@ -69,7 +69,7 @@ def run(options: argparse.Namespace) -> int:
     return EXIT_CODE_DOES_NOT_REPRODUCE if verdict.failed else 0
 
 
-def _finding(verdict: Verdict, before: Run, after: Run) -> Finding:
+def _finding(verdict: Verdict, before: RecordedRun, after: RecordedRun) -> Finding:
     notes = [
         f"other programs used the machine during the {which}: {'; '.join(others)}"
         for which, one in (("run", before), ("rerun", after))
@@ -96,7 +96,7 @@ def _finding(verdict: Verdict, before: Run, after: Run) -> Finding:
     )
 
 
-def judge(before: Run, after: Run, *, time_ratio: float) -> Verdict:
+def judge(before: RecordedRun, after: RecordedRun, *, time_ratio: float) -> Verdict:
     """Return whether a rerun reproduces a run.
 
     Args:
@@ -225,7 +225,7 @@ def _judge_time(verdict: Verdict, first: WholeRun, second: WholeRun, *, most: fl
     )
 
 
-def _epoch_seconds(run: Run) -> float | None:
+def _epoch_seconds(run: RecordedRun) -> float | None:
     """Return the median training time of the epochs; None if none was timed."""
     seconds = [epoch.training_seconds for epoch in run.epochs if isinstance(epoch.training_seconds, float)]
     return median(seconds) if seconds else None
@@ -248,6 +248,6 @@ def _why_time_is_not_judged(first: WholeRun, second: WholeRun, *, shortest: floa
     return [reason for reason, applies in reasons.items() if applies]
 
 
-def _other_programs(run: Run) -> Sequence[str]:
+def _other_programs(run: RecordedRun) -> Sequence[str]:
     isolation = run.record.isolation
     return isolation.other_processes_before if isinstance(isolation, Interference) else []

@@ -5,7 +5,7 @@ from common.config import Config, defined_settings
 from common.model.layers import BatchNorm, Dropout
 from common.model.specs import model_spec
 from common.run_folder.environment import Environment
-from common.run_folder.records import DataRecord, NotRecorded, Run, RunRecord, World
+from common.run_folder.records import DataRecord, NotRecorded, RecordedRun, RunRecord, World
 
 # Subject -> settings that define an experiment.
 SETTINGS = {
@@ -15,7 +15,7 @@ SETTINGS = {
 HASHES = {"initial_weights": "first weights", "sample_order": "order of the samples"}
 
 
-def why_not_the_same(first: Run, second: Run) -> list[str]:
+def why_not_the_same(first: RecordedRun, second: RecordedRun) -> list[str]:
     """Return, in plain words, why two runs cannot be called the same experiment; nothing if they can."""
     return [
         *(f"{run.folder} is {run.state}, not finished" for run in (first, second) if run.state != "finished"),
@@ -74,7 +74,7 @@ def unlike_by_nature(first: RunRecord, second: RunRecord) -> list[str]:
     return reasons
 
 
-def _untimed(run: Run) -> list[str]:
+def _untimed(run: RecordedRun) -> list[str]:
     """Return what a run measured in place of time."""
     config = run.record.config
     if not isinstance(config, Config):
@@ -86,7 +86,7 @@ def _untimed(run: Run) -> list[str]:
     return [what for what, applies in untimed.items() if applies]
 
 
-def _not_as_many_at_once(first: Run, second: Run) -> list[str]:
+def _not_as_many_at_once(first: RecordedRun, second: RecordedRun) -> list[str]:
     """Return why the times of runs cannot be compared that did not have as much of their host."""
     worlds = [run.record.world for run in (first, second)]
     counts = [world.at_once for world in worlds if isinstance(world, World)]
@@ -95,13 +95,13 @@ def _not_as_many_at_once(first: Run, second: Run) -> list[str]:
     return [f"{counts[0]} and {counts[1]} runs were made at once, their times are not to be compared"]
 
 
-def _tuned_otherwise(first: Run, second: Run) -> list[str]:
+def _tuned_otherwise(first: RecordedRun, second: RecordedRun) -> list[str]:
     """Return why the times of runs cannot be compared whose exchange or threads were tuned by other variables."""
     words = [tuning_words(run.record) or "none" for run in (first, second)]
     return [f"tuning variables differ: {words[0]} and {words[1]}"] if words[0] != words[1] else []
 
 
-def _hashes_differ(first: Run, second: Run) -> list[str]:
+def _hashes_differ(first: RecordedRun, second: RecordedRun) -> list[str]:
     reasons = []
     for run in (first, second):
         if isinstance(run.record.hashes, NotRecorded):
@@ -119,7 +119,7 @@ def _hashes_differ(first: Run, second: Run) -> list[str]:
     return reasons
 
 
-def _settings_differ(first: Run, second: Run) -> list[str]:
+def _settings_differ(first: RecordedRun, second: RecordedRun) -> list[str]:
     configs = [run.record.config for run in (first, second)]
     reasons = [
         f"{run.folder} ({run.record.origin}) has no settings: {config.not_recorded}"

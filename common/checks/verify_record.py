@@ -11,7 +11,7 @@ from common.config import Config
 from common.errors import UserError
 from common.json_records import SCHEMA_VERSION, Record, RecordFile
 from common.run_folder.environment import Environment
-from common.run_folder.records import DataRecord, Hashes, Run, Totals, World
+from common.run_folder.records import DataRecord, Hashes, RecordedRun, Totals, World
 from common.run_folder.sharing import with_measured
 
 VERIFY_FILE = "verify.json"
@@ -44,7 +44,7 @@ VERIFICATIONS = RecordFile(
 class WholeRun:
     """A run whose record has all that a rerun needs; its settings have what was measured in place of auto."""
 
-    run: Run
+    run: RecordedRun
     config: Config
     environment: Environment
     world: World
@@ -53,7 +53,7 @@ class WholeRun:
     totals: Totals
 
 
-def whole_run(run: Run) -> WholeRun:
+def whole_run(run: RecordedRun) -> WholeRun:
     """Return a run with the parts of its record.
 
     Raises:

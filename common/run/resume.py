@@ -17,7 +17,7 @@ from common.run_folder.records import (
     DataRecord,
     Hashes,
     NotRecorded,
-    Run,
+    RecordedRun,
     RunRecord,
     Status,
     World,
@@ -243,7 +243,7 @@ def _check_framework(record: RunRecord, *, framework: str, folder: Path) -> None
         )
 
 
-def read_resumable_run(folder: Path, *, framework: str, task: Task) -> tuple[Run, Checkpoint]:
+def read_resumable_run(folder: Path, *, framework: str, task: Task) -> tuple[RecordedRun, Checkpoint]:
     """Return the recorded run, and the checkpoint to resume it from.
 
     Raises:

@@ -247,7 +247,7 @@ def write_epochs(folder: Path, epochs: Iterable[EpochRecord]) -> None:
 
 
 @dataclass(frozen=True)
-class Run:
+class RecordedRun:
     """The content of a run folder. `state` is "killed" for a running one with a stale heartbeat."""
 
     folder: Path
@@ -256,7 +256,7 @@ class Run:
     state: RunState
 
 
-def read_run(folder: Path | str) -> Run:
+def read_run(folder: Path | str) -> RecordedRun:
     """Read and validate a run folder.
 
     Raises:
@@ -266,7 +266,7 @@ def read_run(folder: Path | str) -> Run:
     record = read_record(folder)
     # A run may have ended between the first writing of its two files.
     has_begun = (folder / EPOCHS_FILE).exists() or state_of(record) not in ("running", "killed")
-    return Run(folder, record, read_epochs(folder) if has_begun else [], state_of(record))
+    return RecordedRun(folder, record, read_epochs(folder) if has_begun else [], state_of(record))
 
 
 def read_record(folder: Path) -> RunRecord:

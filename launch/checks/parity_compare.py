@@ -14,7 +14,7 @@ from common.checks.parity_worker import Arrays, ParityJob
 from common.config import Config
 from common.distributed.console import counted
 from common.model.weights import load_weights
-from common.run_folder.records import WEIGHTS_FILE, Hashes, Run
+from common.run_folder.records import WEIGHTS_FILE, Hashes, RecordedRun
 
 # Largest relative differences that pass.
 ONE_PASS: dict[Dtype, float] = {"float64": 1e-10, "float32": 1e-4}  # forward and back once
@@ -116,7 +116,7 @@ def compare_ranks(job: ParityJob, more: ParitySide, one: ParitySide) -> ParityRe
     return compare.findings
 
 
-def compare_runs(ours: Run, reference: Run, *, title: str, tolerance: float = UPDATES) -> ParityResults:
+def compare_runs(ours: RecordedRun, reference: RecordedRun, *, title: str, tolerance: float = UPDATES) -> ParityResults:
     """Compare the first weights, order, losses and final weights of two finished ordinary runs.
 
     Args:

@@ -23,7 +23,7 @@ from common.distributed.communicator import under_launcher
 from common.errors import EXIT_CODE_INTERRUPTED, UserError, expanded
 from common.model.weights import weights_hash
 from common.run_folder.environment import TUNING_VARIABLES, Environment
-from common.run_folder.records import Hashes, Run, World, read_run
+from common.run_folder.records import Hashes, RecordedRun, World, read_run
 from common.task.task import Task
 from common.utils.command_line import word
 from common.utils.environments import missing_packages
@@ -120,7 +120,7 @@ class Rerun:
     variables: Mapping[str, str]
 
 
-def plan_rerun(run: Run) -> Rerun:
+def plan_rerun(run: RecordedRun) -> Rerun:
     """Return how to run a run again.
 
     Raises:

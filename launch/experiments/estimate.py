@@ -17,7 +17,7 @@ from common.data.images.prepared_file import read_description
 from common.data.synthetic import parse_name
 from common.errors import expanded
 from common.model.specs import ModelSpec, model_spec
-from common.run_folder.records import Run, Status
+from common.run_folder.records import RecordedRun, Status
 from common.sites.table import Gpu, Site
 from common.utils.cores import usable_cores
 
@@ -48,7 +48,7 @@ class Estimate:
     old_price: bool = False
 
 
-def estimate_run(config: Config, *, np: int, site: Site, gpu: Gpu | None, earlier: Sequence[Run]) -> Estimate:
+def estimate_run(config: Config, *, np: int, site: Site, gpu: Gpu | None, earlier: Sequence[RecordedRun]) -> Estimate:
     """Return what a run will take on a site.
 
     Args:
@@ -68,7 +68,7 @@ def estimate_run(config: Config, *, np: int, site: Site, gpu: Gpu | None, earlie
     return Estimate(seconds, basis, joules, usd, old_price=price is not None and price.is_old(on=date.today()))
 
 
-def duration_seconds(run: Run) -> float | None:
+def duration_seconds(run: RecordedRun) -> float | None:
     """Return the seconds from the start of a run's record to its end; None if it has not ended."""
     status = run.record.status
     if not isinstance(status, Status) or status.ended_at is None:
@@ -94,7 +94,7 @@ class Outline:
 
 
 def _seconds(
-    config: Config, *, np: int, gpu: Gpu | None, cores: int, earlier: Sequence[Run]
+    config: Config, *, np: int, gpu: Gpu | None, cores: int, earlier: Sequence[RecordedRun]
 ) -> tuple[float | None, Basis]:
     durations = [seconds for run in earlier if (seconds := duration_seconds(run)) is not None]
     if durations:

@@ -12,7 +12,7 @@ from common.config import Config, changed_settings
 from common.errors import UserError
 from common.run_folder.environment import TUNING_VARIABLES, Environment
 from common.run_folder.experiment_status import ExperimentStatus, PlannedRunStatus, PlannedState
-from common.run_folder.records import Run, Status, World, read_run
+from common.run_folder.records import RecordedRun, Status, World, read_run
 from common.sites.table import Site
 from common.utils.cores import usable_cores
 from launch.experiments.left_over import left_over
@@ -35,7 +35,7 @@ class SurveyedRun:
 
     planned: PlannedRun
     state: PlannedState
-    run: Run | None = None
+    run: RecordedRun | None = None
     reason: str = ""
 
 
@@ -122,7 +122,7 @@ def _lack(plan: ExperimentPlan, planned: PlannedRun, host: HostResources) -> str
     return next(lacks, "")
 
 
-def _check_settings(run: Run, config: Config, planned: PlannedRun, *, plan: ExperimentPlan) -> None:
+def _check_settings(run: RecordedRun, config: Config, planned: PlannedRun, *, plan: ExperimentPlan) -> None:
     changes = [
         (name, old, new) for subject, name, old, new in changed_settings(config, planned.config) if subject != "record"
     ]
@@ -137,7 +137,9 @@ def _check_settings(run: Run, config: Config, planned: PlannedRun, *, plan: Expe
         )
 
 
-def _changed_variables(run: Run, planned: PlannedRun, *, launcher: Launcher | None) -> list[tuple[str, Any, Any]]:
+def _changed_variables(
+    run: RecordedRun, planned: PlannedRun, *, launcher: Launcher | None
+) -> list[tuple[str, Any, Any]]:
     """Return name, value in the run and value now of the variables that its cell sets.
 
     Where runs are started, also of those of Horovod that the cell does not set, or no longer.
@@ -154,7 +156,7 @@ def _changed_variables(run: Run, planned: PlannedRun, *, launcher: Launcher | No
     return [one for one in found if one[1] != one[2] and (one[2] is not None or one[0] in tuning)]
 
 
-def _check_site(run: Run, plan: ExperimentPlan) -> None:
+def _check_site(run: RecordedRun, plan: ExperimentPlan) -> None:
     """Make sure that a run of another site is not used for this one."""
     if plan.launcher and run.record.site != plan.launcher.node:
         raise UserError(

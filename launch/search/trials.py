@@ -9,7 +9,7 @@ import optuna
 from optuna.trial import TrialState
 
 from common.errors import UserError
-from common.run_folder.records import EpochRecord, Run, read_epochs, read_run
+from common.run_folder.records import EpochRecord, RecordedRun, read_epochs, read_run
 from common.run_folder.search_record import Value
 from launch.experiments.left_over import left_over
 from launch.experiments.plan import ExperimentPlan
@@ -162,7 +162,7 @@ class _Ending:
         return f"pruned after epoch {self.epochs}" if self.state is TrialState.PRUNED else f"score {self.score:.6g}"
 
 
-def _run_of(plan: ExperimentPlan, name: str) -> Run | None:
+def _run_of(plan: ExperimentPlan, name: str) -> RecordedRun | None:
     try:
         return read_run(plan.folder / name)
     except UserError:

@@ -7,7 +7,7 @@ from pathlib import Path, PurePosixPath
 
 from common.distributed.console import counted
 from common.errors import UserError
-from common.run_folder.records import EPOCHS_FILE, RUN_FILE, WEIGHTS_FILE, Hashes, Run, Status, read_run
+from common.run_folder.records import EPOCHS_FILE, RUN_FILE, WEIGHTS_FILE, Hashes, RecordedRun, Status, read_run
 from common.run_folder.set_aside import SET_ASIDE
 from launch.transfer.remote_files import Entry, checksum, shown
 
@@ -130,7 +130,7 @@ def why_not_replaceable(here: Path, there: Path) -> str | None:
     return _other_start(first, second)
 
 
-def _other_start(first: Run, second: Run) -> str | None:
+def _other_start(first: RecordedRun, second: RecordedRun) -> str | None:
     """Return why the second cannot be the first as it went on."""
     old, new = first.record.status, second.record.status
     if not isinstance(old, Status) or not isinstance(new, Status):

@@ -19,7 +19,7 @@ from common.run_folder.records import (
     Hashes,
     ModelRecord,
     NotRecorded,
-    Run,
+    RecordedRun,
     Status,
     now,
     read_run,
@@ -152,7 +152,7 @@ def make_finished_run(folder=Path("runs/made"), **changes):
     for name, value in changes.items():
         changes[name] = replace(getattr(record, name), **value) if isinstance(value, dict) else value
     epochs = [make_epoch(number, training_seconds=value) for number, value in enumerate(seconds, start=1)]
-    return Run(folder, replace(record, **changes), epochs, "finished")
+    return RecordedRun(folder, replace(record, **changes), epochs, "finished")
 
 
 # Finished runs, with the times and accuracies that a test asks for

@@ -17,7 +17,7 @@ from common.checks.parity_cases import DTYPES
 from common.checks.parity_record import ArrayComparison, ParityRecord, read_parity
 from common.errors import UserError
 from common.model.weights import load_weights
-from common.run_folder.records import WEIGHTS_FILE, DataRecord, NotRecorded, Run, read_run
+from common.run_folder.records import WEIGHTS_FILE, DataRecord, NotRecorded, RecordedRun, read_run
 from common.utils.command_line import word
 
 
@@ -74,7 +74,7 @@ def find(folder: Path, *, every: bool = False) -> Finding:
     return _finding([parity_table(record, every=every)], reasons=reasons, times=times, plots=plots)
 
 
-def _times(first: Run, second: Run) -> list[str]:
+def _times(first: RecordedRun, second: RecordedRun) -> list[str]:
     """Return why the times of two runs do not compare, whether or not they are the same experiment."""
     return onednn_differs(first.record, second.record)
 
@@ -186,7 +186,7 @@ def _listed(items: Sequence[Any]) -> str:
     return ", ".join(str(item) for item in items)
 
 
-def runs_table(first: Run, second: Run) -> Table:
+def runs_table(first: RecordedRun, second: RecordedRun) -> Table:
     """Return two runs next to each other: hashes, what they trained, how far apart they ended."""
     rows: list[list[Any]] = []
     for name, title in {**HASHES, "final_weights": "final weights"}.items():
