@@ -318,8 +318,7 @@ def unrehearsed(framework):
 def noted_rehearsal(framework):
     """Print, a line each, what a rank rehearses, what servers get, and the end of start-up."""
     strategies, module = _module(framework, "strategies"), _module(framework, "strategies.strategy")
-    base = strategies.Strategy
-    undone = module.undone if framework == "torch" else base._undone
+    base, undone = strategies.Strategy, module.undone
     silent = (strategies.Layers, strategies.Server)  # stages and servers send other things than gradients
     kinds = [kind for named in vars(strategies).values() if isinstance(named, type) for kind in named.__mro__]
     counting = {kind for kind in kinds if "rehearsals" in vars(kind) and kind not in silent}
@@ -356,8 +355,7 @@ def noted_rehearsal(framework):
         for kind in counting:
             method = functools.partialmethod(counted, kind.rehearsals)
             patches.enter_context(mock.patch.object(kind, "rehearsals", method))
-        place, name = (module, "undone") if framework == "torch" else (base, "_undone")
-        patches.enter_context(mock.patch.object(place, name, compared))
+        patches.enter_context(mock.patch.object(module, "undone", compared))
         for kind, name, words in (
             (base, "evaluate", "evaluation"),
             (Phases, "startup_ends", "start-up ends"),
