@@ -7,16 +7,13 @@ no time of training or evaluation contains it, in neither framework.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import Any
 
 from common.model.kept_arrays import KeptArrays
 
-if TYPE_CHECKING:
-    from keras_impl.strategies.strategy import Strategy
-
 
 @contextmanager
-def undone(strategy: "Strategy") -> Iterator[None]:
+def undone(strategy: Any) -> Iterator[None]:
     """Undo what the block changes of weights, BatchNorm statistics, optimizer state, loss scale and generators.
 
     All of them are variables of the model or the optimizer. What a strategy counts is its own to undo.
