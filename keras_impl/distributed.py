@@ -174,6 +174,35 @@ def average_gradients(
     return exchange(gradients, gradients)  # none of them is of a local variable
 
 
+def average_sparse(
+    values: tf.Tensor, indices: tf.Tensor, *, size: int, config: Config, meter: ExchangeMeter
+) -> tf.Tensor:
+    """Return the average over ranks of vectors, of which each rank has as many entries; the others are zero.
+
+    Args:
+        values: (entries,), of this rank.
+        indices: (entries,) int32, the place of each; none twice.
+        size: of the vectors.
+        meter: counts what is exchanged.
+    """
+
+    def exchange(tensors: list[Any], compression: Any) -> list[Any]:
+        parts = []
+        for name, own in zip(("values", "indices"), tensors, strict=True):
+            sent, context = compression.compress(own)
+            with tf.device(exchange_device(config)):
+                gathered = hvd.allgather(sent, name=f"sparse_{name}", ignore_name_scope=True)
+            gathered.set_shape((hvd.size() * own.shape[0],))
+            parts.append(tf.split(compression.decompress(gathered, context), hvd.size()))
+        return parts
+
+    average = tf.zeros(size, values.dtype)
+    parts = meter.measure(exchange, [values, indices], hvd.Compression.none)
+    for of_rank, places in zip(*parts, strict=True):  # one after the other: the same sums on all ranks
+        average = tf.tensor_scatter_nd_add(average, places[:, None], of_rank / hvd.size())
+    return average
+
+
 def combine_updates(updates: Sequence[tf.Tensor], *, meter: ExchangeMeter) -> list[tf.Tensor]:
     """Return what Adasum makes of the updates of all ranks, tensor by tensor, in host memory.
 

@@ -143,6 +143,28 @@ def average_gradients(
     return _average(gradients, compression=_compression(config), name="gradients", group=group, meter=meter)
 
 
+def average_sparse(values: Tensor, indices: Tensor, *, size: int, config: Config, meter: ExchangeMeter) -> Tensor:
+    """Return the average over ranks of vectors, of which each rank has as many entries; the others are zero.
+
+    Args:
+        values: (entries,), of this rank.
+        indices: (entries,) int32, the place of each; none twice.
+        size: of the vectors.
+        meter: counts what is exchanged.
+    """
+    compression = _Counted(_way(hvd.Compression.none, config), meter)
+    with meter.timed():
+        parts = []
+        for name, own in (("values", values), ("indices", indices)):
+            sent, context = compression.compress(own)
+            gathered = compression.decompress(hvd.allgather(sent, name=f"sparse_{name}"), context)
+            parts.append(gathered.view(-1, len(own)))
+    average = torch.zeros(size, dtype=values.dtype, device=values.device)
+    for of_rank, places in zip(*parts, strict=True):  # one after the other: the same sums on all ranks
+        average[places] += of_rank / len(parts[0])
+    return average
+
+
 def combine_updates(updates: Sequence[Tensor], *, meter: ExchangeMeter) -> list[Tensor]:
     """Return what Adasum makes of the updates of all ranks, tensor by tensor, in host memory.
 

@@ -18,7 +18,7 @@ class Strategy:
     """How ranks share the work of a batch.
 
     Attributes:
-        chosen_by: the condition that chooses it, beside those of its bases.
+        chosen_by: the condition that chooses it, beside those of its bases; without values: its setting is given.
         frameworks: that have it.
         over_gloo: whether Gloo can connect its ranks; else only MPI can.
         uses_horovod: whether Horovod connects the ranks; else MPI alone does.
@@ -44,7 +44,9 @@ class Strategy:
     def is_chosen(cls, values: Mapping[str, Any]) -> bool:
         """Return whether its condition and those of its bases hold."""
         conditions = [strategy.chosen_by for strategy in STRATEGIES if issubclass(cls, strategy)]
-        return all(values[condition.setting] in condition.values for condition in conditions)
+        return all(
+            values[one.setting] in one.values if one.values else values[one.setting] is not None for one in conditions
+        )
 
     @staticmethod
     def takes_ranks(ranks: int, needed: Any) -> bool:
@@ -59,6 +61,7 @@ class AllReduce(Strategy):
     over_gloo = True
     options = (
         *map(Condition, ("adasum", "backward_passes_per_step", "compression", "elastic", "gradient_groups", "profile")),
+        Condition("topk"),
         FLOAT16,
     )
 
@@ -81,6 +84,20 @@ class Adasum(AllReduce):
     @staticmethod
     def takes_ranks(ranks: int, needed: Any) -> bool:
         return ranks in (2, 4, 8)
+
+
+class TopK(AllReduce):
+    """only the largest gradients are averaged; each rank adds the others to its next ones"""
+
+    chosen_by = Condition("topk")
+    refuses = (
+        (Condition("adasum"), "Adasum combines whole updates"),
+        (Condition("profile"), "--profile times the averaging of whole gradients"),
+        (Condition("compression"), "what float16 rounds off would be in no residual"),
+        (FLOAT16, "residuals would have the loss scale of an earlier update"),
+        (Condition("gradient_groups"), "the largest gradients are exchanged in one group"),
+        (Condition("elastic"), "the residual of a rank would be lost with it"),
+    )
 
 
 class Averaging(Strategy):

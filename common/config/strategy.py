@@ -36,6 +36,9 @@ class StrategyConfig(Settings):
     adasum: bool = False
     """allreduce of 2, 4 or 8 ranks over MPI: each rank computes an update from its own gradients, and Adasum combines
     the updates by the angles between them (arXiv 2006.02924)"""
+    topk: Annotated[float, Field(gt=0, lt=1)] | None = None
+    """allreduce: average only this share of each gradient, its largest entries by magnitude; each rank keeps the others
+    and adds them to its next gradient (arXiv 1809.07599, 1712.01887)"""
     servers: Count | None = None
     """number of servers, which are the last ranks; each holds an equal part of the weights"""
     staleness: LimitedCountFromZero | Literal["none"] = 0

@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 
+from common.config import Config
 from common.distributed.communicator import Communicator
 from common.distributed.exchange_meter import ExchangeMeter
 from common.model.layers import Convolution, Dense, GatherParts
@@ -32,6 +33,30 @@ def ring_record(task: Task, meter: ExchangeMeter, *, rank: int) -> SharingRecord
         formula=ADASUM if task.config.strategy.adasum else RING + (f" / {every}" if every > 1 else ""),
         formula_bytes=sent,
     )
+
+
+def sparse_record(task: Task, meter: ExchangeMeter, *, rank: int) -> SharingRecord | None:
+    """Return the part of this rank, one of N, which sent P bytes of entries of gradients, each with its place.
+
+    None where it is the only one.
+    """
+    if task.copies == 1:
+        return None
+    entries = sum(
+        kept_entries(task.config, math.prod(weight.shape)) for weight in task.spec.weights if weight.trainable
+    )
+    sent = entries * (np.dtype(task.config.model.dtype).itemsize + np.dtype(np.int32).itemsize)
+    return SharingRecord(
+        workers=[worker_share(task, meter, rank=rank)],
+        formula="ring: (N-1) P",
+        formula_bytes=(task.copies - 1) * sent,
+    )
+
+
+def kept_entries(config: Config, size: int) -> int:
+    """Return how many entries of a gradient of this size are sent with `--topk`."""
+    assert config.strategy.topk
+    return max(1, round(config.strategy.topk * size))
 
 
 def native_record(task: Task, *, rank: int, updates: int, sent_bytes: float | NotRecorded) -> SharingRecord | None:

@@ -16,6 +16,7 @@ from keras_impl.strategies.profiled import Profiled
 from keras_impl.strategies.server import Server
 from keras_impl.strategies.split import Split
 from keras_impl.strategies.strategy import Strategy
+from keras_impl.strategies.topk import TopK
 
 
 def build_strategy(
@@ -36,6 +37,8 @@ def build_strategy(
         return Native(task, comm=comm, device=device)
     if task.config.record.profile:
         return Profiled(task, comm=comm, device=device)
+    if config.topk:  # one rank compresses, too
+        return TopK(task, comm=comm, device=device)
     if comm.size == 1:
         return Strategy(task, comm=comm, device=device)
     if config.strategy == "averaging":

@@ -76,6 +76,14 @@ def test_bytes_are_counted_where_they_are_exchanged(jobs, framework, name):
 
 
 @keras_in_ci
+def test_bytes_of_the_largest_entries_are_counted(jobs, framework):
+    """Of 1,527 entries, 12 bytes each; a rank gets its own back, too."""
+    sharing = jobs.run(framework, "topk").record.sharing
+    counts = [(worker.sent_bytes, worker.received_bytes) for worker in sharing.workers]
+    assert (counts, sharing.formula_bytes) == ([(18324, 36648)] * 2, 18324)
+
+
+@keras_in_ci
 def test_a_checkpoint_holds_what_each_rank_has(jobs, framework):
     (checkpoint,) = checkpoint_folders(jobs.run(framework, "whole").folder)
     ranks, average = (load_weights(checkpoint / f"{name}.safetensors") for name in ("ranks", "weights"))

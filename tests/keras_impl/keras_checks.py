@@ -34,6 +34,8 @@ from keras_impl.models import build_model, set_precision_and_layout
 from keras_impl.optimizers import LearningRates, build_optimizer
 from keras_impl.strategies.profiled import Profiled
 from keras_impl.strategies.strategy import Strategy, _accumulated
+from keras_impl.strategies.topk import TopK
+from keras_impl.weights import trainable_maps
 
 RATES = np.array([0.1, 0.05, 0.025])
 
@@ -52,6 +54,19 @@ def refusal(asked, variable):
         except UserError as error:
             return str(error)
     return None
+
+
+def check_of_equal_gradients_the_first_of_each_tensor_in_the_file_are_sent(folder):
+    settings = {"model": {"model": "cnn"}, "strategy": {"topk": 0.3}}
+    task = prepare(config_from_dict({"data": {"dataset": "synthetic:100x28x28x1x3"}, **settings}), ranks=1)
+    strategy = TopK(task, comm=alone(), device="cpu")
+    model = build_model(task.spec, task.config.model)
+    strategy.wrap(model, build_optimizer(model, task.config, learning_rates=RATES))
+    sent = strategy.before_update([tf.ones(weight.shape) for weight in model.trainable_variables])
+    for weight, gradient in zip(trainable_maps(model, task.spec).values(), sent, strict=True):
+        own = weight.to_file(gradient.numpy()).ravel()
+        count = max(1, round(0.3 * own.size))
+        assert own.tolist() == [1.0] * count + [0.0] * (own.size - count)
 
 
 def check_tensorflow_leaves_onednn_out_as_asked_and_what_contradicts_is_refused(folder):

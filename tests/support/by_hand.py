@@ -23,6 +23,7 @@ class Case:
 
     Attributes:
         every: updates between averagings of the weights; None: all-reduce.
+        topk: the share of each gradient that is averaged.
         batch_sizes: what the ranks take of a global batch, by `more`.
         more: other flags.
     """
@@ -31,6 +32,7 @@ class Case:
     momentum: float = 0.9
     average_state: bool = True
     warmup: int = 0
+    topk: float | None = None
     batch_sizes: tuple[int, int] = (BATCH, BATCH)
     more: str = ""
 
@@ -38,6 +40,8 @@ class Case:
     def arguments(self):
         """The settings of the run."""
         flags = ["--momentum", str(self.momentum), *self.more.split()]
+        if self.topk:
+            flags += ["--topk", str(self.topk)]
         if self.every is None:
             return [*MLP, *flags]
         flags += ["--strategy", "averaging", "--average-every", str(self.every), "--warmup-allreduce", str(self.warmup)]
@@ -72,6 +76,14 @@ def mean(ranks, batch_sizes):
     return {name: np.average([one[name] for one in ranks], axis=0, weights=batch_sizes) for name in ranks[0]}
 
 
+def largest(total, share):
+    """Return an array with only its largest entries by magnitude; of equal ones, the first."""
+    places = np.argsort(-np.abs(total), axis=None, kind="stable")[: max(1, round(share * total.size))]
+    sent = np.zeros_like(total)
+    sent.flat[places] = total.flat[places]
+    return sent
+
+
 def first_weights():
     """Return the weights of mlp that are drawn from the seed."""
     return draw_initial_weights(model_spec("mlp", input_shape=(1, 28, 28), outputs=10), seed=SEED, dtype="float64")
@@ -100,12 +112,22 @@ def by_hand(case, run, *, start=None):
     """
     weights = [start or first_weights()] * 2
     buffers = [{name: np.zeros_like(array) for name, array in one.items()} for one in weights]
+    residuals = [dict.fromkeys(weights[0], np.zeros(())) for _ in range(2)]
     interval = STEPS if case.every == "epoch" else int(case.every or 1)
     averages = []
     for update in range(1, EPOCHS * STEPS + 1):
         parts = batches(run, update - 1, batch_sizes=case.batch_sizes)
         found = [gradient(weights[rank], *part) for rank, part in enumerate(parts)]
-        if case.every is None or update <= case.warmup:
+        if case.topk:  # error feedback: what is not sent is added to the next gradient (arXiv 1809.07599)
+            parts_of_mean = np.divide(case.batch_sizes, np.mean(case.batch_sizes))
+            totals = [
+                {name: part * array + residual[name] for name, array in own.items()}
+                for part, own, residual in zip(parts_of_mean, found, residuals, strict=True)
+            ]
+            sent = [{name: largest(array, case.topk) for name, array in own.items()} for own in totals]
+            residuals = [{name: own[name] - gone[name] for name in own} for own, gone in zip(totals, sent, strict=True)]
+            found = [mean(sent, (1, 1))] * 2
+        elif case.every is None or update <= case.warmup:
             found = [mean(found, case.batch_sizes)] * 2
         for rank in range(2):
             buffers[rank] = {name: case.momentum * buffers[rank][name] + found[rank][name] for name in found[rank]}

@@ -20,6 +20,7 @@ from torch_impl.data import ShardedData
 from torch_impl.models import build_model
 from torch_impl.optimizers import build_optimizer
 from torch_impl.strategies.strategy import Strategy
+from torch_impl.strategies.topk import TopK
 from torch_impl.strategies.trial import trial_of
 from torch_impl.train import main
 
@@ -149,6 +150,18 @@ def check_learning_rates_are_those_of_pytorchs_schedulers(folder):
         ours = learning_rates(schedule, base=BASE, size=size, steps=STEPS, steps_per_epoch=STEPS_PER_EPOCH)
         theirs = rates_of_pytorch(decay=decay, size=size, warmup_steps=warmup_steps)
         np.testing.assert_allclose(ours, theirs, rtol=1e-12, err_msg=decay)
+
+
+def check_of_equal_gradients_the_first_of_each_tensor_are_sent(folder):
+    task = task_of("60x28x28x1x3", model={"model": "cnn"}, strategy={"topk": 0.3})
+    strategy = TopK(task, comm=alone(), device=torch.device("cpu"))
+    trial_of(strategy, learning_rates=RATES)
+    for weight in strategy.model.parameters():
+        weight.grad = torch.ones_like(weight)
+    strategy.before_update()
+    for weight in strategy.model.parameters():
+        count = max(1, round(0.3 * weight.numel()))
+        assert weight.grad.flatten().tolist() == [1.0] * count + [0.0] * (weight.numel() - count)
 
 
 def check_nothing_is_left_of_a_rehearsal(folder):

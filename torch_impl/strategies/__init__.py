@@ -15,6 +15,7 @@ from torch_impl.strategies.profiled import Profiled
 from torch_impl.strategies.server import Server
 from torch_impl.strategies.split import Split
 from torch_impl.strategies.strategy import Strategy
+from torch_impl.strategies.topk import TopK
 
 
 def build_strategy(
@@ -36,6 +37,8 @@ def build_strategy(
         kind = Profiled
     elif config.parts.count > 1:
         kind = Layers if config.parts.stages else Split
+    elif config.strategy.topk:  # one rank compresses, too
+        kind = TopK
     elif comm.size == 1:
         kind = Strategy
     elif named == "averaging":

@@ -44,7 +44,7 @@ OPTIONS = {
 def chosen(strategy):
     """Return the fewest settings that choose a strategy, by subject."""
     named = [base.chosen_by for base in STRATEGIES if issubclass(strategy, base) and base is not Divided]
-    settings = {"strategy": {condition.setting: condition.values[0] for condition in named}}
+    settings = {"strategy": {condition.setting: (*condition.values, 0.1)[0] for condition in named}}
     if strategy.needs in NEEDED:
         subject, value = NEEDED[strategy.needs]
         settings.setdefault(subject, {})[strategy.needs] = value
@@ -73,8 +73,10 @@ def table():
         "Horovod": [strategy.uses_horovod for strategy in traits],
         **{name: [accepts(strategy, *setting) for strategy in strategies] for name, setting in OPTIONS.items()},
     }
-    names = [str(strategy.chosen_by.values[0]) for strategy in strategies]
-    names[1] = "allreduce, `--adasum`"
+    names = [
+        f"allreduce, `{strategy.chosen_by}`" if strategy.__base__ is AllReduce else str(strategy.chosen_by.values[0])
+        for strategy in strategies
+    ]
     lines = [f"{HEADING} {' | '.join(names)} |", f"|---|{':---:|' * len(names)}"]
     lines += [f"| {name} | {' | '.join('yes' if cell else 'no' for cell in cells)} |" for name, cells in rows.items()]
     return "\n".join(lines)

@@ -1,0 +1,71 @@
+"""`--topk`: only the largest gradients are averaged, and each rank adds the others to its next ones."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from common.model.weights import Weights
+from common.run_folder.checkpoints import PartialEpoch
+from common.run_folder.sharing import SharingRecord
+from common.strategies.sharing import kept_entries, sparse_record
+from torch_impl import distributed
+from torch_impl.strategies.strategy import Strategy
+
+
+class TopK(Strategy):
+    """Error feedback (Stich et al., arXiv 1809.07599); gradients are one vector, tensor by tensor."""
+
+    def wrap(self, model: nn.Module, optimizer: torch.optim.Optimizer, *, learning_rates: np.ndarray) -> None:
+        """Take the model and the optimizer; nothing is left of gradients yet."""
+        super().wrap(model, optimizer, learning_rates=learning_rates)
+        weights = list(model.parameters())
+        self._residual = weights[0].new_zeros(sum(weight.numel() for weight in weights))
+
+    def rehearsals(self) -> Iterator[None]:
+        """Yield for the update to be rehearsed, then undo what it changed of this strategy."""
+        before = self._residual.clone()
+        with self.meter.undone():
+            yield
+        self._residual = before
+
+    def start_epoch(self, epoch: int, own: PartialEpoch) -> None:
+        """Prepare an epoch, with what this rank has left of gradients."""
+        super().start_epoch(epoch, own)
+        if "residual" in own.state:
+            self._residual.copy_(torch.from_numpy(own.state["residual"]))
+
+    def before_update(self) -> None:
+        """Average the largest entries of each gradient, which has this rank's weight in the mean already."""
+        gradients = [weight.grad for weight in self.model.parameters() if weight.grad is not None]
+        sizes = [gradient.numel() for gradient in gradients]
+        total = self._residual + torch.cat([gradient.flatten() for gradient in gradients])
+        starts = np.cumsum([0, *sizes[:-1]]).tolist()
+        parts = zip(starts, total.split(sizes), strict=True)
+        indices = torch.cat([start + self._largest(part) for start, part in parts])
+        self._residual = total.index_fill(0, indices, 0)
+        average = total - self._residual  # of one rank
+        if self.comm.size > 1:
+            average = distributed.average_sparse(
+                total[indices], indices.int(), size=len(total), config=self.config, meter=self.meter
+            )
+        for gradient, part in zip(gradients, average.split(sizes), strict=True):
+            gradient.copy_(part.view_as(gradient))
+
+    def _largest(self, part: Tensor) -> Tensor:
+        """Return the places of the entries of one tensor that are sent; of equal ones, the first."""
+        return part.abs().sort(descending=True, stable=True).indices[: kept_entries(self.config, len(part))]
+
+    def end_epoch(self) -> PartialEpoch:
+        """Average BatchNorm's statistics; keep what this rank has left of gradients."""
+        return replace(super().end_epoch(), state={"residual": self._residual.cpu().numpy().copy()})
+
+    def rank_state(self) -> Weights:
+        """Return sums, generators and what is left of gradients."""
+        return {**super().rank_state(), "residual": self._residual.cpu().numpy().copy()}
+
+    def exchanged(self) -> SharingRecord | None:
+        """Return what this rank exchanged in its updates."""
+        return sparse_record(self.task, self.meter, rank=self.comm.rank)
