@@ -59,9 +59,21 @@ class RankStrategy(ABC):
     def optimizer_state(self) -> Weights:
         """Return "<parameter>.<slot>" -> array in the layout of the weights file, counts, and the loss scale if any."""
 
+    def kept(self) -> dict[str, Any]:
+        """Return what this rank keeps from update to update besides weights and optimizer, by names of its own.
+
+        These tensors or variables, which updates change in place, are in checkpoints, and undone after a rehearsal.
+        """
+        return {}
+
+    @abstractmethod
+    def kept_arrays(self) -> Weights:
+        """Return copies of `kept`, on the host."""
+
     def own_state(self, step: int) -> PartialEpoch:
-        """Return weights and optimizer state of this rank after an update of the run, where other ranks have others."""
+        """Return what this rank alone has after an update of the run: `kept`, and what differs between ranks."""
         return PartialEpoch(
+            state=self.kept_arrays(),
             weights=self.weights() if self.task.averaging.weights_differ_after(step) else {},
             optimizer_state=self.optimizer_state() if self.task.averaging.optimizers_differ_after(step) else {},
         )

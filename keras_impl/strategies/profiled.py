@@ -3,7 +3,6 @@
 They compute what those of `Strategy` compute.
 """
 
-from collections.abc import Iterator
 from typing import Any
 
 import keras
@@ -12,6 +11,7 @@ import tensorflow as tf
 
 from common.distributed.communicator import Communicator
 from common.measurement.step_profile import Part, Profiler
+from common.task.rank_batches import RankBatches
 from common.task.task import Task
 from keras_impl import distributed
 from keras_impl.models import layer_parts
@@ -43,10 +43,10 @@ class Profiled(Strategy):
         self._apply_gradients = tf.function(self.apply, autograph=False)
         self._add_sums = tf.function(self._sums.add, autograph=False)
 
-    def rehearsals(self) -> Iterator[None]:
-        """Yield for each update to be rehearsed; the profile does not count them."""
+    def rehearse(self, batches: RankBatches, epoch: int) -> None:
+        """Train on the first batch of an epoch and undo it, as `Strategy.rehearse`; the profile does not count it."""
         with self.profiler.undone():
-            yield from super().rehearsals()
+            super().rehearse(batches, epoch)
 
     def step(self, images: np.ndarray, labels: np.ndarray) -> None:
         """Make an update, part by part, of a stack of one."""

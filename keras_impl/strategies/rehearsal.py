@@ -16,9 +16,9 @@ from common.model.kept_arrays import KeptArrays
 def undone(strategy: Any) -> Iterator[None]:
     """Undo what the block changes of weights, BatchNorm statistics, optimizer state, loss scale and generators.
 
-    All of them are variables of the model or the optimizer. What a strategy counts is its own to undo.
+    All of them are variables. What a strategy counts is its own to undo.
     """
-    variables = [*strategy.model.variables, *strategy.optimizer.variables]
+    variables = [*strategy.model.variables, *strategy.optimizer.variables, *strategy.kept().values()]
     before = KeptArrays(variable.numpy() for variable in variables)
     if hasattr(strategy.optimizer, "dynamic_scale"):  # so small that no overflow leaves the update out
         strategy.optimizer.dynamic_scale.assign(1.0)

@@ -91,6 +91,10 @@ class Strategy(RankStrategy):
         """Return "<parameter>.<slot>" -> array in the layout of the weights file, and the counts of the optimizer."""
         return get_optimizer_state(self.optimizer, model=self.model, spec=self.spec)
 
+    def kept_arrays(self) -> Weights:
+        """Return copies of `kept`, on the host."""
+        return {name: variable.numpy() for name, variable in self.kept().items()}
+
     def broadcast(self, *, from_checkpoint: bool) -> None:
         """Give all ranks the weights and the optimizer state of rank 0, unless each has read them."""
         if not from_checkpoint:
@@ -241,7 +245,7 @@ class Strategy(RankStrategy):
     def _variables(self) -> dict[str, Any]:
         """Return the sums and the seeds of the dropout layers, under names of their own."""
         seeds = {layer.name: layer.seed_generator.state for _, layer in seeded_layers(self.model)}
-        return {**seeds, "losses_of_places": self._sums.losses, "correct_of_places": self._sums.correct}
+        return {**self.kept(), **seeds, "losses_of_places": self._sums.losses, "correct_of_places": self._sums.correct}
 
     def _seed_dropout(self) -> None:
         """Give every epoch and rank dropout masks of their own that do not depend on what ran before."""

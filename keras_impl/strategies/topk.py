@@ -1,14 +1,11 @@
 """`--topk`: only the largest gradients are averaged, and each rank adds the others to its next ones."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from typing import Any
+from collections.abc import Sequence
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from common.run_folder.checkpoints import PartialEpoch
 from common.run_folder.sharing import SharingRecord
 from common.strategies.sharing import kept_entries, sparse_record
 from keras_impl import distributed
@@ -35,12 +32,9 @@ class TopK(Strategy):
         self._residual = tf.Variable(tf.zeros(len(order), self.task.config.model.dtype), trainable=False)
         super().wrap(model, optimizer)
 
-    def rehearsals(self) -> Iterator[None]:
-        """Yield for the update to be rehearsed, then undo what it changed of this strategy."""
-        before = self._residual.numpy()
-        with self.meter.undone():
-            yield
-        self._residual.assign(before)
+    def kept(self) -> dict[str, tf.Variable]:
+        """Return what is left of gradients."""
+        return {"residual": self._residual}
 
     def before_update(self, gradients: Sequence[tf.Tensor]) -> Sequence[tf.Tensor]:
         """Return averages of the largest entries of each gradient, which has this rank's weight in the mean already."""
@@ -63,14 +57,6 @@ class TopK(Strategy):
         """Return the places of the entries of one tensor that are sent; of equal ones, the first."""
         return tf.math.top_k(tf.abs(part), kept_entries(self.task.config, part.shape[0])).indices
 
-    def end_epoch(self) -> PartialEpoch:
-        """Average BatchNorm's statistics; keep what this rank has left of gradients."""
-        return replace(super().end_epoch(), state={"residual": self._residual.numpy()})
-
     def exchanged(self) -> SharingRecord | None:
         """Return what this rank exchanged in its updates."""
         return sparse_record(self.task, self.meter.read(), rank=self.comm.rank)
-
-    def _variables(self) -> dict[str, Any]:
-        """Return also what is left of gradients, which is this rank's own."""
-        return {**super()._variables(), "residual": self._residual}

@@ -27,7 +27,7 @@ def undone(strategy: Any) -> Iterator[None]:
     optimizer, scaler = strategy.optimizer, strategy.scaler
     slots = {parameter: dict(values) for parameter, values in optimizer.state.items()}
     of_optimizer = [value for values in slots.values() for value in values.values() if isinstance(value, Tensor)]
-    tensors = [*strategy.model.state_dict().values(), *of_optimizer]
+    tensors = [*strategy.model.state_dict().values(), *of_optimizer, *strategy.kept().values()]
     before = KeptArrays(tensor.cpu().numpy() for tensor in tensors)
     loss_scale = scaler.state_dict()
     if loss_scale:  # so small that no overflow leaves the update out

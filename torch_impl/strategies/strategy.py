@@ -86,6 +86,10 @@ class Strategy(RankStrategy):
         """Return "<parameter>.<slot>" -> array, the number of updates, and the loss scale where there is one."""
         return self.scaler.arrays() | get_optimizer_state(self.optimizer, model=self.plain_model, spec=self.spec)
 
+    def kept_arrays(self) -> Weights:
+        """Return copies of `kept`, on the host."""
+        return {name: tensor.cpu().numpy().copy() for name, tensor in self.kept().items()}
+
     def broadcast(self, *, from_checkpoint: bool) -> None:
         """Give all ranks the weights and the optimizer state of rank 0, unless each has read them."""
         if from_checkpoint:
@@ -121,8 +125,10 @@ class Strategy(RankStrategy):
         self._seed_dropout()
         if own.weights or own.optimizer_state:
             self.load({**self.weights(), **own.weights}, own.optimizer_state)
-        if own.state:
-            self._sums.restore(own.state)
+        self._sums.restore(own.state)
+        for name, tensor in self.kept().items():
+            if name in own.state:
+                tensor.copy_(torch.from_numpy(own.state[name]))
         if self._slowdown:
             self._slowdown.start_at(self._first_step)
 
@@ -210,8 +216,8 @@ class Strategy(RankStrategy):
         return self._sums.read(samples)
 
     def rank_state(self) -> Weights:
-        """Return sums and generators of this rank inside an epoch."""
-        return self._sums.state()
+        """Return sums and generators of this rank inside an epoch, and what it keeps."""
+        return self._sums.state() | self.kept_arrays()
 
     @torch.inference_mode()
     def evaluate(self, batches: Iterator[tuple[Tensor, Tensor]]) -> Sums:

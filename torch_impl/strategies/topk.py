@@ -1,14 +1,9 @@
 """`--topk`: only the largest gradients are averaged, and each rank adds the others to its next ones."""
 
-from collections.abc import Iterator
-from dataclasses import replace
-
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from common.model.weights import Weights
-from common.run_folder.checkpoints import PartialEpoch
 from common.run_folder.sharing import SharingRecord
 from common.strategies.sharing import kept_entries, sparse_record
 from torch_impl import distributed
@@ -24,18 +19,9 @@ class TopK(Strategy):
         weights = list(model.parameters())
         self._residual = weights[0].new_zeros(sum(weight.numel() for weight in weights))
 
-    def rehearsals(self) -> Iterator[None]:
-        """Yield for the update to be rehearsed, then undo what it changed of this strategy."""
-        before = self._residual.clone()
-        with self.meter.undone():
-            yield
-        self._residual = before
-
-    def start_epoch(self, epoch: int, own: PartialEpoch) -> None:
-        """Prepare an epoch, with what this rank has left of gradients."""
-        super().start_epoch(epoch, own)
-        if "residual" in own.state:
-            self._residual.copy_(torch.from_numpy(own.state["residual"]))
+    def kept(self) -> dict[str, Tensor]:
+        """Return what is left of gradients."""
+        return {"residual": self._residual}
 
     def before_update(self) -> None:
         """Average the largest entries of each gradient, which has this rank's weight in the mean already."""
@@ -45,7 +31,7 @@ class TopK(Strategy):
         starts = np.cumsum([0, *sizes[:-1]]).tolist()
         parts = zip(starts, total.split(sizes), strict=True)
         indices = torch.cat([start + self._largest(part) for start, part in parts])
-        self._residual = total.index_fill(0, indices, 0)
+        self._residual.copy_(total.index_fill(0, indices, 0))
         average = total - self._residual  # of one rank
         if self.comm.size > 1:
             average = distributed.average_sparse(
@@ -57,14 +43,6 @@ class TopK(Strategy):
     def _largest(self, part: Tensor) -> Tensor:
         """Return the places of the entries of one tensor that are sent; of equal ones, the first."""
         return part.abs().sort(descending=True, stable=True).indices[: kept_entries(self.config, len(part))]
-
-    def end_epoch(self) -> PartialEpoch:
-        """Average BatchNorm's statistics; keep what this rank has left of gradients."""
-        return replace(super().end_epoch(), state={"residual": self._residual.cpu().numpy().copy()})
-
-    def rank_state(self) -> Weights:
-        """Return sums, generators and what is left of gradients."""
-        return {**super().rank_state(), "residual": self._residual.cpu().numpy().copy()}
 
     def exchanged(self) -> SharingRecord | None:
         """Return what this rank exchanged in its updates."""
