@@ -298,7 +298,7 @@ def unweighted_statistics(framework):
     average = distributed.average_batch_norm
 
     def unweighted(*arguments, weight, **options):
-        average(*arguments, **options)
+        average(*arguments, weight=1.0, **options)
 
     return mock.patch.object(distributed, "average_batch_norm", unweighted)
 
