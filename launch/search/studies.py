@@ -223,7 +223,7 @@ def open_storage(folder: Path, kind: Literal["sqlite", "journal"]) -> BaseStorag
     file = folder / STORAGE_FILES[kind]
     with user_errors("opening the storage of the search"):
         if kind == "journal":
-            # Optuna's default lock is a link to the file: with a relative path, a killed command's is waited for forever.
+            # Optuna's default lock is a link to the file: of a relative path, a killed command's is never given up.
             return JournalStorage(JournalFileBackend(str(file), lock_obj=JournalFileOpenLock(str(file))))
         file.touch()  # whose errors are clearer than SQLAlchemy's
     return RDBStorage(f"sqlite:///{file}", engine_kwargs={"connect_args": {"timeout": SQLITE_WAIT_SECONDS}})
