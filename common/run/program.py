@@ -124,7 +124,7 @@ def _train_elastically(
 
     def leave() -> None:
         """Watch this process alone, as at its start: which ranks there will be is not known yet."""
-        run.phases.abandon()
+        run.leave()
         stop_watch()
         watch_startup(settings.faults)
         announce("joining the others")

@@ -129,6 +129,12 @@ class Run:
                 report=lambda change: record_change(replace(change, onednn=onednn)),
             )
 
+    def leave(self) -> None:
+        """Let go of the model, for this process is about to join other ranks and to build it again."""
+        self.phases.abandon()
+        for name in ("strategy", "batches"):
+            vars(self).pop(name, None)
+
     def rejoined(self, comm: Communicator) -> None:
         """Go on as a rank of another communicator, without its record until the ranks have agreed."""
         self.recorder.release()

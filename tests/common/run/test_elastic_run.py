@@ -1,6 +1,8 @@
 """The run folder of an elastic run: another rank goes on with it, and what was lost is in the record."""
 
+import gc
 import time
+import weakref
 from dataclasses import replace
 
 import pytest
@@ -56,6 +58,16 @@ def test_onednn_of_ranks_that_came_later_is_in_the_record(tmp_path, capsys):
     record = read_run(tmp_path / "run").record
     assert (record.world.onednn, record.elastic.changes) == (["on"], [replace(CHANGE, onednn=["off"])])
     assert onednn_in_force(record) == "on and off"
+
+
+def test_a_process_that_leaves_lets_go_of_the_model(tmp_path):
+    played = elastic(tmp_path)
+    model, run = weakref.ref(played.strategy), played.run
+    run.elastic._epoch = None  # as `Elastic.run` does
+    del played
+    run.leave()
+    gc.collect()
+    assert model() is None
 
 
 def test_any_number_of_ranks_resumes_with_the_global_batch_of_the_first(tmp_path):
