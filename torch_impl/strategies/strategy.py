@@ -40,6 +40,7 @@ class Strategy(RankStrategy):
     """
 
     exchange: GroupExchange | None = None
+    most_updates = 1  # the loop is Python's; what is gathered further ahead has left the cache when it is needed
 
     def __init__(self, task: Task, *, comm: Communicator, device: torch.device) -> None:
         super().__init__(task, comm=comm)
