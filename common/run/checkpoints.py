@@ -200,4 +200,6 @@ def inside(epoch: Epoch, *, comm: Communicator, seconds: float, in_memory: bool 
         own = replace(own, weights={name: array for name, array in weights.items() if name not in trained})
     ranks = comm.allgather(epoch.partial(weights=own.weights, optimizer_state=own.optimizer_state))
     optimizer = strategy.optimizer_state() if in_memory or comm.data_rank == 0 else {}
+    if in_memory:  # the same on all ranks, which may go on without the first
+        weights = weights | ranks[0].weights
     return Checkpoint(epoch.number - 1, epoch.step, weights, optimizer, ranks, seconds)

@@ -184,7 +184,7 @@ class Elastic(Listener):
         """Training goes on, or starts: then keep its start. What has passed since the commit is lost.
 
         Args:
-            first: of a run that starts, its state.
+            first: the state of a run that starts; None: it goes on.
         """
         self._checkpoints = checkpoints
         if self._interruption and self.commit:

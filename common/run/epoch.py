@@ -17,7 +17,7 @@ class Listener:
     """Hears of a run, on every rank. What exchanges messages is called on all ranks in the same order."""
 
     def training_starts(self) -> None:
-        """Start-up is over."""
+        """Start-up is about to end, and training to start."""
 
     def epoch_starts(self, epoch: "Epoch") -> None:
         """An epoch begins, or goes on."""
@@ -117,7 +117,7 @@ class Epoch:
                 listener.paused(self)
 
     def _stacks(self, batches: RankBatches) -> Stacks:
-        most = self.strategy.most_updates
+        most = min(self.strategy.most_updates, self.steps_left)
         return Stacks(timed(batches.training(self.number, first_step=self.done, most=most), self._waiting))
 
     def _drawn(self, batches: RankBatches, updates: int) -> Iterator[Stack] | None:

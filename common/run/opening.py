@@ -1,5 +1,6 @@
 """How a run starts: with a new run folder, or an old one that is resumed."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -13,7 +14,7 @@ from common.json_records import SCHEMA_VERSION
 from common.model.weights import weights_hash
 from common.run.commit import Commit
 from common.run.console_report import onednn_notes, start_lines, warning
-from common.run.recorder import NullRecorder, RunRecorder
+from common.run.recorder import RunRecorder
 from common.run.resume import Standing, check_replayed, read_resumable_run, standing_on_all_ranks
 from common.run_folder.checkpoints import Checkpoint
 from common.run_folder.environment import describe_environment
@@ -36,28 +37,47 @@ from common.task.task import Task
 
 
 def open_on_all_ranks(
-    task: Task, world: World, *, framework: str, comm: Communicator, console: Console
-) -> tuple[NullRecorder, Checkpoint | None]:
-    """Open the run folder and print what is trained; return this rank's recorder, and what the run goes on from.
+    task: Task,
+    world: World,
+    *,
+    framework: str,
+    comm: Communicator,
+    console: Console,
+    take: Callable[[RunRecorder], None],
+) -> Checkpoint | None:
+    """Open the run folder and print what is trained; return what the run goes on from.
+
+    Args:
+        take: is given rank 0's recorder as soon as there is one: the run may end before all ranks have met.
 
     Raises:
         UserError: the run folder exists, cannot be written or cannot be resumed; on all ranks.
         AlreadyFinished: `--resume-or-start` found a finished run; on all ranks.
     """
     standing = standing_on_all_ranks(task.config, comm=comm, framework=framework, report=console.line)
-    recorder, checkpoint = NullRecorder(), None
+    checkpoint = None
     with comm.propagate_errors("opening the run folder"):
         if comm.rank == 0:
             writer, checkpoint = _open_run_folder(task, world, framework=framework, standing=standing, console=console)
-            recorder = RunRecorder(writer, task=task, console=console)
+            take(RunRecorder(writer, task=task, console=console))
             console.line("\n".join(start_lines(task, world, record=writer.record, folder=writer.folder)))
-    return recorder, comm.broadcast(checkpoint)
+    found: Checkpoint | None = comm.broadcast(checkpoint)
+    return found
 
 
 def reopen_on_all_ranks(
-    commit: Commit, task: Task, world: World, *, comm: Communicator, console: Console
-) -> NullRecorder:
-    """Open the record of a run that other ranks began; return this rank's recorder.
+    commit: Commit,
+    task: Task,
+    world: World,
+    *,
+    comm: Communicator,
+    console: Console,
+    take: Callable[[RunRecorder], None],
+) -> None:
+    """Open the record of a run that other ranks began.
+
+    Args:
+        take: is given rank 0's recorder.
 
     Raises:
         UserError: the folder cannot be read or written; on all ranks.
@@ -67,8 +87,7 @@ def reopen_on_all_ranks(
     with comm.propagate_errors("opening the run folder"):
         if comm.rank == 0:
             epochs = commit.checkpoint.epoch if commit.checkpoint else 0
-            return RunRecorder(_reopen_run_folder(commit.folder, epochs=epochs), task=task, console=console)
-    return NullRecorder()
+            take(RunRecorder(_reopen_run_folder(commit.folder, epochs=epochs), task=task, console=console))
 
 
 def _open_run_folder(

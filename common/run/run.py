@@ -5,7 +5,6 @@ import os
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -104,20 +103,20 @@ class Run:
             UserError: the run folder exists, cannot be written or cannot be resumed; on all ranks.
             AlreadyFinished: `--resume-or-start` found a finished run; on all ranks.
         """
-        self.task, self._device, self._end = task, device, partial(_end_now, self)
-        start_watch(task.config.faults, comm=self.comm, end=partial(_end_hanging, self), fail=self._end)
+        self.task, self._device = task, device
+        start_watch(task.config.faults, comm=self.comm, end=self._end_hanging, fail=self._end_now)
         comm, config, console = self.comm, task.config, self.console
         self.world = describe_world(device, comm=comm, config=config, is_elastic=self.elastic is not None)
         commit = self.elastic.commit if self.elastic else None
         if commit:
             self.checkpoint = commit.checkpoint
-            self.recorder = reopen_on_all_ranks(commit, task, self.world, comm=comm, console=console)
+            reopen_on_all_ranks(commit, task, self.world, comm=comm, console=console, take=self._take)
         else:
-            self.recorder, self.checkpoint = open_on_all_ranks(
-                task, self.world, framework=self.framework, comm=comm, console=console
+            self.checkpoint = open_on_all_ranks(
+                task, self.world, framework=self.framework, comm=comm, console=console, take=self._take
             )
             if config.device.memory_limit is not None:
-                watch_memory(config.device.memory_limit, comm=comm, end=self._end, end_by_rank_0=announce_failure)
+                watch_memory(config.device.memory_limit, comm=comm, end=self._end_now, end_by_rank_0=announce_failure)
             if config.energy.energy:
                 self._meter = Meter(config.energy, comm=comm, device=device.name, phases=self.phases)
         if self.elastic:
@@ -128,6 +127,9 @@ class Run:
                 checkpoint=self.checkpoint,
                 report=lambda change: record_change(replace(change, onednn=onednn)),
             )
+
+    def _take(self, recorder: NullRecorder) -> None:
+        self.recorder = recorder
 
     def leave(self) -> None:
         """Let go of the model, for this process is about to join other ranks and to build it again."""
@@ -198,22 +200,19 @@ class Run:
         config, folder = self.task.config, self.folder
         seconds = self.checkpoint.checkpoint_seconds if self.checkpoint else 0.0
         self._checkpoints = Checkpoints(self.task, comm=self.comm, folder=folder, seconds=seconds)
-        listeners: list[Listener] = [
-            Watched(),
-            ProgressBar(self.console, epochs=self.task.epochs),
-            self._checkpoints,
-        ]
+        listeners: list[Listener] = [Watched(), ProgressBar(self.console, epochs=self.task.epochs), self._checkpoints]
         file: Path | None = self.comm.broadcast(folder / TIMELINE_FILE if folder else None)
         if config.record.horovod_timeline and file:
             listeners.append(Timeline(self._horovod, file))
+        for listener in listeners:
+            listener.training_starts()
         if self.phases.current == "startup":
             self.phases.startup_ends()
         if self.elastic:
             listeners.append(self.elastic)
-            state = Checkpoint(0, 0, self.strategy.weights(), self.strategy.optimizer_state())
-            self.elastic.goes_on(self._checkpoints, None if self.checkpoint else state)
-        for listener in listeners:
-            listener.training_starts()
+            strategy, is_first = self.strategy, self.checkpoint is None
+            first = Checkpoint(0, 0, strategy.weights(), strategy.optimizer_state()) if is_first else None
+            self.elastic.goes_on(self._checkpoints, first)
         return listeners
 
     def _should_stop(self, step: int) -> bool:
@@ -291,15 +290,13 @@ class Run:
     def _lost_seconds(self) -> float:
         return self.elastic.take_lost_seconds() if self.elastic else 0.0
 
+    def _end_hanging(self, reason: str) -> None:
+        """Record that ranks hang, and end this rank at once; a watcher has said so."""
+        self.recorder.end("interrupted", message=reason)
+        os._exit(EXIT_CODE_STALLED)
 
-def _end_hanging(run: Run, reason: str) -> None:
-    """Record that ranks hang, and end this rank at once; a watcher has said so."""
-    run.recorder.end("interrupted", message=reason)
-    os._exit(EXIT_CODE_STALLED)
-
-
-def _end_now(run: Run, reason: str) -> None:
-    """Record that the run failed, and end this rank at once: then the launcher ends the others."""
-    run.recorder.end("failed", message=reason)
-    print(f"error: {reason}", file=sys.stderr, flush=True)
-    os._exit(EXIT_CODE_USER_ERROR)
+    def _end_now(self, reason: str) -> None:
+        """Record that the run failed, and end this rank at once: then the launcher ends the others."""
+        self.recorder.end("failed", message=reason)
+        print(f"error: {reason}", file=sys.stderr, flush=True)
+        os._exit(EXIT_CODE_USER_ERROR)

@@ -120,7 +120,7 @@ class RankStrategy(ABC):
 
     @abstractmethod
     def rank_state(self) -> Weights:
-        """Return sums and generators of this rank inside an epoch."""
+        """Return sums and generators of this rank inside an epoch, and what it keeps."""
 
     @abstractmethod
     def sums(self, samples: int) -> Sums:

@@ -3,7 +3,7 @@
 checkpoints/epoch-0003/weights.safetensors     weights, framework-neutral
                        optimizer.safetensors   optimizer state, "<parameter>.<slot>" with PyTorch's slot names
                        state.json              finished epochs, updates done
-                       ranks.safetensors       only where ranks hold weights or optimizer states of their own
+                       ranks.safetensors       only where ranks have something of their own
             epoch-0004-step-000120/            inside an epoch, after 120 of its updates (`--checkpoint-minutes`)
                        ...                     the same, weights of rank 0, and
                        ranks.safetensors       the state of each rank: "<rank>.state.<name>", "<rank>.weights.<name>"
@@ -34,12 +34,13 @@ _KINDS_OF_ARRAYS = ("state", "weights", "optimizer_state")  # of `PartialEpoch`
 
 @dataclass(frozen=True, kw_only=True)
 class PartialEpoch:
-    """What one rank alone has, in an epoch that is trained in part; by default in one that has not started.
+    """What one rank alone has, in an epoch that is trained in part or about to start.
 
     Attributes:
         own_steps: batches that this rank computed, where ranks draw them; None: one in each step.
         data_wait_seconds: part of the seconds.
-        state: sums of loss and accuracy, and the state of the dropout generators; as the framework keeps them.
+        state: sums of loss and accuracy, the state of the dropout generators, and what the strategy keeps; as the
+            framework has them.
         weights: those that other ranks hold otherwise: BatchNorm's running statistics, which are averaged at the end of
             an epoch; with `--strategy averaging` all, unless they have just been averaged.
         optimizer_state: with `--strategy averaging`, where other ranks have another.

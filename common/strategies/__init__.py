@@ -1,5 +1,5 @@
-"""What strategies need beside messages: batches of a rank, measured shares, planted stragglers, runs on servers.
+"""What strategies need beside messages: measured shares, planted stragglers, runs on servers, records.
 
-Not here: how ranks exchange gradients and weights, which each framework folder does in its `strategies.py`; messages to
+Not here: how ranks exchange gradients and weights, which each framework folder does in its `strategies/`; messages to
 servers (`common/parameter_server`).
 """

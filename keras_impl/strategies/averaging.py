@@ -13,7 +13,7 @@ from keras_impl.weights import weight_maps
 
 
 class Averaging(Strategy):
-    """In a graph every rank takes the same branches: all count the same updates."""
+    """Gradients are averaged before an update in warm-up; later, weights after it."""
 
     def wrap(self, model: keras.Model, optimizer: keras.optimizers.Optimizer) -> None:
         """Take model and optimizer, and remember what is averaged."""
@@ -31,7 +31,10 @@ class Averaging(Strategy):
                 yield
 
     def before_update(self, gradients: Sequence[tf.Tensor]) -> Sequence[tf.Tensor]:
-        """Return the average of all ranks' gradients in the warm-up, and after it this rank's own."""
+        """Return the average of all ranks' gradients in the warm-up, and after it this rank's own.
+
+        Every rank takes the same branches of the graph, as all count the same updates.
+        """
         config = self.task.config
         if not config.strategy.warmup_allreduce:
             return gradients

@@ -224,6 +224,10 @@ def open_storage(folder: Path, kind: Literal["sqlite", "journal"]) -> BaseStorag
     with user_errors("opening the storage of the search"):
         if kind == "journal":
             # Optuna's default lock is a link to the file: of a relative path, a killed command's is never given up.
+            # Earlier versions had it.
+            lock = Path(f"{file}.lock")
+            if lock.is_symlink() and not lock.exists():
+                lock.unlink()
             return JournalStorage(JournalFileBackend(str(file), lock_obj=JournalFileOpenLock(str(file))))
         file.touch()  # whose errors are clearer than SQLAlchemy's
     return RDBStorage(f"sqlite:///{file}", engine_kwargs={"connect_args": {"timeout": SQLITE_WAIT_SECONDS}})

@@ -97,6 +97,11 @@ class FakeBatches:
         yield left, left
 
 
+def device_of(name="cpu", *, gpu=None, onednn=True):
+    """Return what a rank computes with."""
+    return RankDevice(name=name, gpu=gpu, threads=1, onednn=onednn, peak_memory=lambda: None)
+
+
 class PlayedRun(Run):
     """A run whose evaluations are given."""
 
@@ -132,7 +137,7 @@ class Played:
     @staticmethod
     def open(run, task, *, device="cpu", gpu=None, onednn=True):
         """Open the run folder."""
-        run.open(task, RankDevice(name=device, gpu=gpu, threads=1, onednn=onednn, peak_memory=lambda: None))
+        run.open(task, device_of(name=device, gpu=gpu, onednn=onednn))
 
     def train(self):
         """Train the epoch; return after how many updates each time the run stood still."""

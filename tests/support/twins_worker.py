@@ -75,7 +75,7 @@ def _check_layout_torch():
     for channels_last in (True, False):
         settings = {"data": {"dataset": "synthetic:200x28x28x1x3"}, "device": {"channels_last": channels_last}}
         task = prepare(config_from_dict(settings), ranks=1)
-        images, _ = next(ShardedData(task, comm=alone(), device=torch.device("cpu")).training(1))
+        (images,), _ = next(ShardedData(task, comm=alone(), device=torch.device("cpu")).training(1))
         outputs = build_model(task.spec, task.config.model).get_submodule("conv1")(images)
         assert outputs.is_contiguous(memory_format=torch.channels_last) == channels_last
 

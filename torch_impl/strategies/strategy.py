@@ -106,7 +106,7 @@ class Strategy(RankStrategy):
         Raises:
             UserError: with `--compile`, it cannot be compiled; on all ranks.
         """
-        images, labels = next(batches.training(epoch))
+        images, labels = next(batches.training(epoch, most=1))
         self._train_mode(epoch)
         with undone(self):
             if self._compiled:

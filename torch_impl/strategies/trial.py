@@ -32,7 +32,7 @@ def trial_of(strategy: Strategy, *, learning_rates: np.ndarray) -> Trial:
         learning_rates: one for each update; the last one holds for all after it.
     """
     task, device = strategy.task, strategy.device
-    model = build_model(task.spec, task.config.model).to(device)
+    model = build_model(strategy.spec, task.config.model).to(device)
     optimizer = build_optimizer(model, task.config, learning_rates=learning_rates)
     strategy.wrap(model, optimizer, learning_rates=learning_rates)
     strategy.load(task.first_weights)

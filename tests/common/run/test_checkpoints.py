@@ -7,9 +7,9 @@ from fake_ranks import alone, run_ranks
 from played_run import FakeStrategy, Played
 
 from common.errors import UserError
-from common.model.weights import save_weights
+from common.model.weights import save_weights, weights_hash
 from common.run import checkpoints as checkpoints_module
-from common.run.checkpoints import Schedule
+from common.run.checkpoints import Schedule, inside
 from common.run_folder.checkpoints import checkpoint_folders, load_newest_checkpoint
 from common.run_folder.records import read_run
 
@@ -82,6 +82,19 @@ def test_a_checkpoint_inside_an_epoch_of_an_older_version_is_refused(tmp_path):
     with pytest.raises(UserError, match="written by an older version") as error:
         start(config_of(tmp_path, resume=str(tmp_path / "run")), alone())
     assert "\n" not in str(error.value) and file.parent.name in str(error.value)
+
+
+def test_what_ranks_keep_in_memory_is_the_same_and_has_the_statistics_of_each(tmp_path):
+    """Whichever ranks go on start from the same weights, and each with its own statistics of BatchNorm."""
+    config = config_of(tmp_path)
+
+    def work(comm):
+        played = start(config, comm, **{"bn.running_mean": np.full(1, comm.rank)})
+        return inside(played.epoch, comm=comm, seconds=0.0, in_memory=True)
+
+    first, second = run_ranks(2, work)
+    assert weights_hash(first.weights) == weights_hash(second.weights)
+    assert [rank.weights["bn.running_mean"].tolist() for rank in second.ranks] == [[0], [1]]
 
 
 @pytest.mark.parametrize(("record", "when"), [({}, "after epoch 1"), (OFTEN, "after step 1 of epoch 1")])

@@ -11,10 +11,11 @@ from unittest.mock import Mock
 
 import pytest
 from builders import make_config, make_task
-from played_run import PlayedRun, play
+from fake_ranks import run_ranks
+from played_run import LostRankError, Played, PlayedRun, device_of, play
 
 from common.config import config_from_dict, parse_command_line
-from common.distributed.console import readable_seconds
+from common.distributed.console import Console, readable_seconds
 from common.distributed.exchange_meter import ExchangeMeter
 from common.errors import UserError
 from common.measurement.metrics import Sums
@@ -22,6 +23,8 @@ from common.measurement.timing import process_age
 from common.model.weights import load_weights, weights_hash
 from common.run.console_report import warning_lines
 from common.run.measured import Measured
+from common.run.run import Run
+from common.run.world import describe_world
 from common.run_folder.checkpoints import checkpoint_folders
 from common.run_folder.records import Evaluation, NotRecorded, read_run
 from common.run_folder.run_writer import RunWriter
@@ -44,6 +47,24 @@ def test_a_run_without_a_name_has_one_and_verbose_shows_all_settings(tmp_path, c
     assert folder.name.startswith("torch-mlp-synthetic-np2-20")
     shown = capsys.readouterr().out
     assert "optimizer: AdamW, " in shown and "weight_decay 0.0" in shown and "multiply-adds per image" in shown
+
+
+def test_a_run_that_ends_while_its_folder_is_opened_is_on_record_as_ended(tmp_path):
+    """A signal, say, before all ranks have met: the recorder is there as soon as the folder is."""
+
+    def opened(comm):
+        run = Run(framework="torch", comm=comm, console=Console(comm, progress="lines"))
+        if comm.rank:
+            describe_world(device_of(), comm=comm, config=config, is_elastic=False)
+            raise LostRankError
+        try:
+            Played.open(run, make_task(config, size=2))
+        finally:
+            run.recorder.end("interrupted", message="by the test")
+
+    config = make_config(tmp_path, **TWO_RANKS)
+    run_ranks(2, opened)
+    assert read_run(tmp_path / "run").state == "interrupted"
 
 
 def test_the_end_names_the_next_commands(tmp_path, capsys):
