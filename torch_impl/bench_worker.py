@@ -106,7 +106,7 @@ class _BareMpi(Strategy):
 
     def before_update(self) -> None:
         """Average the gradients."""
-        gradients = [weight.grad for weight in self.model.parameters() if weight.grad is not None]
+        gradients = self.gradients()
         averages = self._average_of(*(gradient.numpy() for gradient in gradients))
         for gradient, average in zip(gradients, averages, strict=True):
             gradient.copy_(torch.from_numpy(average))

@@ -105,8 +105,6 @@ class Strategy(RankStrategy):
     def rehearse(self, batches: RankBatches, epoch: int) -> None:
         """Train on the first batch of an epoch and undo it; all ranks call this, before an update is timed.
 
-        Graphs are built, kernels are chosen, Horovod agrees on tensors: no time of training contains what is done once.
-
         Raises:
             UserError: with `--compile`, it cannot be compiled; on all ranks.
         """

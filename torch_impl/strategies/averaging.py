@@ -24,8 +24,7 @@ class Averaging(Strategy):
     def before_update(self) -> None:
         """Average the gradients, in warm-up."""
         if self.steps_done < self.config.strategy.warmup_allreduce:
-            gradients = [weight.grad for weight in self.model.parameters() if weight.grad is not None]
-            self._average(gradients, name="gradients", meter=self.meter)
+            self._average(self.gradients(), name="gradients", meter=self.meter)
 
     def after_update(self) -> None:
         """Average the weights, at the end of an interval."""

@@ -11,7 +11,7 @@ class ModelParallel(Strategy):
         """Average the gradients over the copies of the model."""
         if self.comm.part_group is None:
             return
-        gradients = [weight.grad for weight in self.model.parameters() if weight.grad is not None]
+        gradients = self.gradients()
         averages = distributed.average_gradients(
             gradients, config=self.config, group=self.comm.part_group, meter=self.meter
         )

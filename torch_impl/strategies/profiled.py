@@ -66,7 +66,7 @@ class Profiled(Strategy):
             return
         wait_for_all_ranks()
         self.profiler.lap("waiting")
-        gradients = [weight.grad for weight in self.model.parameters() if weight.grad is not None]
+        gradients = self.gradients()
         averages = average_gradients(gradients, config=self.config)
         for gradient, average in zip(gradients, averages, strict=True):
             gradient.copy_(average)

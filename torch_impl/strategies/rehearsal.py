@@ -1,9 +1,4 @@
-"""What a rehearsal changes, undone.
-
-The first update and the first batch of an evaluation do work that is done once: threads start, kernels are chosen,
-Horovod agrees on tensors. They are rehearsed in start-up (`Strategy.rehearse`, `Strategy.rehearse_evaluation`), so that
-no time of training or evaluation contains it, in neither framework.
-"""
+"""What a rehearsal (`RankStrategy.rehearse`) changes, undone."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -168,6 +168,10 @@ class Strategy(RankStrategy):
         outputs, losses = map(torch.cat, zip(*parts, strict=True))
         return outputs, losses
 
+    def gradients(self) -> list[Tensor]:
+        """Return the gradients that are there, in the order of the weights."""
+        return [weight.grad for weight in self.model.parameters() if weight.grad is not None]
+
     def before_update(self) -> None:
         """Exchange what the update needs, once the gradients are there."""
 

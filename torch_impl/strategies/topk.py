@@ -25,7 +25,7 @@ class TopK(Strategy):
 
     def before_update(self) -> None:
         """Average the largest entries of each gradient, which has this rank's weight in the mean already."""
-        gradients = [weight.grad for weight in self.model.parameters() if weight.grad is not None]
+        gradients = self.gradients()
         sizes = [gradient.numel() for gradient in gradients]
         total = self._residual + torch.cat([gradient.flatten() for gradient in gradients])
         starts = np.cumsum([0, *sizes[:-1]]).tolist()
