@@ -135,6 +135,13 @@ class Elastic(Listener):
         copies: int = comm.broadcast(recorded) or first_size
         return copies
 
+    def begin(self, task: Task, *, folder: Path, checkpoint: Checkpoint | None) -> None:
+        """Keep what the run begins with, if nothing is kept: it goes on even if a rank ends before the first update."""
+        if self.commit is None:
+            self.commit = Commit(
+                folder=folder, first_copies=task.first_copies, checkpoint=checkpoint, made_at=time.time()
+            )
+
     def opened(
         self,
         task: Task,
@@ -152,13 +159,9 @@ class Elastic(Listener):
         if checkpoint and checkpoint.ranks:
             before = task.shared_by(len(checkpoint.ranks))
             checkpoint = shared_anew(checkpoint, before=before, after=task.shares)
-        if self.commit is None:
-            folder = self._comm.broadcast(folder)
-            assert folder
-            # The run can go on even if a rank ends before the first update.
-            self.commit = Commit(
-                folder=folder, first_copies=task.first_copies, checkpoint=checkpoint, made_at=time.time()
-            )
+        folder = self._comm.broadcast(folder)
+        assert folder
+        self.begin(task, folder=folder, checkpoint=checkpoint)
         self._report = report
         return checkpoint
 

@@ -43,12 +43,13 @@ def open_on_all_ranks(
     framework: str,
     comm: Communicator,
     console: Console,
-    take: Callable[[RunRecorder], None],
+    take: Callable[[RunRecorder, Checkpoint | None], None],
 ) -> Checkpoint | None:
     """Open the run folder and print what is trained; return what the run goes on from.
 
     Args:
-        take: is given rank 0's recorder as soon as there is one: the run may end before all ranks have met.
+        take: is given rank 0's recorder, and what the run goes on from, as soon as the folder is open: another rank,
+            or the run, may end before all ranks have met.
 
     Raises:
         UserError: the run folder exists, cannot be written or cannot be resumed; on all ranks.
@@ -59,7 +60,7 @@ def open_on_all_ranks(
     with comm.propagate_errors("opening the run folder"):
         if comm.rank == 0:
             writer, checkpoint = _open_run_folder(task, world, framework=framework, standing=standing, console=console)
-            take(RunRecorder(writer, task=task, console=console))
+            take(RunRecorder(writer, task=task, console=console), checkpoint)
             console.line("\n".join(start_lines(task, world, record=writer.record, folder=writer.folder)))
     found: Checkpoint | None = comm.broadcast(checkpoint)
     return found
@@ -72,12 +73,12 @@ def reopen_on_all_ranks(
     *,
     comm: Communicator,
     console: Console,
-    take: Callable[[RunRecorder], None],
+    take: Callable[[RunRecorder, Checkpoint | None], None],
 ) -> None:
     """Open the record of a run that other ranks began.
 
     Args:
-        take: is given rank 0's recorder.
+        take: is given rank 0's recorder, and what the run goes on from.
 
     Raises:
         UserError: the folder cannot be read or written; on all ranks.
@@ -87,7 +88,8 @@ def reopen_on_all_ranks(
     with comm.propagate_errors("opening the run folder"):
         if comm.rank == 0:
             epochs = commit.checkpoint.epoch if commit.checkpoint else 0
-            take(RunRecorder(_reopen_run_folder(commit.folder, epochs=epochs), task=task, console=console))
+            writer = _reopen_run_folder(commit.folder, epochs=epochs)
+            take(RunRecorder(writer, task=task, console=console), commit.checkpoint)
 
 
 def _open_run_folder(

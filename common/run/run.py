@@ -128,8 +128,10 @@ class Run:
                 report=lambda change: record_change(replace(change, onednn=onednn)),
             )
 
-    def _take(self, recorder: NullRecorder) -> None:
+    def _take(self, recorder: NullRecorder, checkpoint: Checkpoint | None) -> None:
         self.recorder = recorder
+        if self.elastic and recorder.folder:
+            self.elastic.begin(self.task, folder=recorder.folder, checkpoint=checkpoint)
 
     def leave(self) -> None:
         """Let go of the model, for this process is about to join other ranks and to build it again."""

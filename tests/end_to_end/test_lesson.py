@@ -7,7 +7,9 @@ import signal
 import subprocess
 
 import pytest
-from processes import HANG_SECONDS, ROOT, finish, rank_processes, start_command, wait_until
+from processes import END_SECONDS, HANG_SECONDS, ROOT, finish, rank_processes, start_command, wait_until
+
+from common.run_folder.records import read_run
 
 PAGE = (ROOT / "torch_impl" / "LESSON.md").read_text(encoding="utf-8")
 BLOCK = re.compile(r"```sh\n(.*?)```\n(?:```text\n(.*?)```)?", re.DOTALL)
@@ -59,7 +61,7 @@ def test_each_command_prints_what_the_page_shows(number, tmp_path):
             done = finish(
                 start(f"{command} {SHORT[number]}" if is_training else command, tmp_path), within_seconds=HANG_SECONDS
             )
-            assert done.code == 0, done
+            assert done.code == 0, done.stdout + done.stderr
             printed += done.stdout
         shown = re.findall(r"(?:np \d, epoch|test acc).*", printed)
         for line in expected:
@@ -71,13 +73,23 @@ def test_each_command_prints_what_the_page_shows(number, tmp_path):
 def test_the_killed_rank_is_replaced(tmp_path):
     (train, _), (kill, expected) = step(ELASTIC)
     assert len(train) == len(kill) == 1 and "pgrep -f torch_impl/train.py" in kill[0]
-    process = start(f"{train[0]} --dataset synthetic:1280x28x28x1x10 --epochs 2000 --max-steps 3000", tmp_path)
+    process = start(f"{train[0]} --dataset synthetic:1280x28x28x1x10 --epochs 20000", tmp_path)
     run = tmp_path / "runs" / "lesson-elastic"
+    # From when the folder is there, the run goes on without a rank.
     wait_until(lambda: (run / "epochs.jsonl").exists() and len(rank_processes(process.pid)) == 2, process=process)
     os.kill(rank_processes(process.pid)["1"].pid, signal.SIGKILL)
-    done = finish(process, within_seconds=HANG_SECONDS)
-    assert done.code == 0, done
+    wait_until(lambda: len(changes_of(run)) == 2, process=process)
+    os.killpg(process.pid, signal.SIGINT)
+    done = finish(process, within_seconds=END_SECONDS)
+    assert done.code != 124, done.stderr
     assert all(words in done.stdout for words in expected)
+    assert [change.ranks_after for change in changes_of(run)] == [1, 2], "a new rank joins"
+
+
+def changes_of(run):
+    """Return how the ranks of a run have changed so far."""
+    elastic = read_run(run).record.elastic
+    return elastic.changes if elastic else []
 
 
 def test_each_one_line_edit_changes_one_line_of_the_script():

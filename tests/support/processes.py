@@ -129,7 +129,10 @@ def rank_processes(launcher):
     """Return rank -> process, of the trainers that a launcher has started."""
     found = {}
     for process in psutil.Process(launcher).children(recursive=True):
-        words, variables = process.cmdline(), process.environ()
+        try:
+            words, variables = process.cmdline(), process.environ()
+        except psutil.NoSuchProcess:  # it has just ended
+            continue
         is_trainer = len(words) > 1 and words[1].endswith("_impl/train.py") and "python" in words[0]
         if is_trainer and under_launcher(variables):
             found[str(launcher_rank(variables))] = process

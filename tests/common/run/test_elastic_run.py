@@ -1,6 +1,7 @@
 """The run folder of an elastic run: another rank goes on with it, and what was lost is in the record."""
 
 import gc
+import threading
 import time
 import weakref
 from dataclasses import replace
@@ -8,9 +9,11 @@ from dataclasses import replace
 import pytest
 from builders import make_config, make_task, random_weights
 from fake_ranks import alone, run_ranks
-from played_run import Played
+from played_run import LostRankError, Played, PlayedRun, device_of
 
 from analysis.runs.labels import onednn_in_force
+from common.distributed.communicator import Communicator
+from common.distributed.console import Console
 from common.errors import UserError
 from common.run.elastic import Elastic
 from common.run_folder.checkpoints import Checkpoint
@@ -58,6 +61,27 @@ def test_onednn_of_ranks_that_came_later_is_in_the_record(tmp_path, capsys):
     record = read_run(tmp_path / "run").record
     assert (record.world.onednn, record.elastic.changes) == (["on"], [replace(CHANGE, onednn=["off"])])
     assert onednn_in_force(record) == "on and off"
+
+
+def test_a_rank_that_ends_while_the_folder_is_opened_ends_no_run(tmp_path):
+    config = make_config(tmp_path, faults={"elastic": True}, training={"batch_size": 4})
+    is_lost = threading.Event()
+
+    def allgather(value):
+        if (tmp_path / "run").exists() and not is_lost.is_set():
+            is_lost.set()
+            raise LostRankError
+        return [value]
+
+    comm = Communicator(rank=0, size=1, local_rank=0, local_size=1, controller="none", allgather=allgather)
+    run = PlayedRun(framework="torch", comm=comm, console=Console(comm, progress="lines"), elastic=Elastic(size=2))
+    with pytest.raises(LostRankError):
+        run.open(make_task(config, size=2, first_copies=run.first_copies(config)), device_of())
+    run.rejoined(alone())
+    task = make_task(config, size=1, first_copies=run.first_copies(config))
+    run.open(task, device_of())
+    assert (task.first_copies, task.samples_per_update, run.checkpoint) == (2, 8, None)
+    assert read_run(tmp_path / "run").record.status.state == "running"
 
 
 def test_a_process_that_leaves_lets_go_of_the_model(tmp_path):

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tarfile
 import threading
+import time
 import zipfile
 from dataclasses import replace
 from pathlib import Path
@@ -249,16 +250,18 @@ def test_another_source_distribution_is_refused(programs, tmp_path):
     assert programs.ran == ["download"]
 
 
-def test_of_two_builders_one_builds(programs, tmp_path, capsys):
-    started, go_on = threading.Event(), threading.Event()
+def test_of_two_builders_one_builds(programs, tmp_path, monkeypatch):
+    printed, started, go_on = io.StringIO(), threading.Event(), threading.Event()
+    monkeypatch.setattr("sys.stderr", printed)
     programs.wait = lambda: (started.set(), go_on.wait(60))
     wheels = []
     threads = [threading.Thread(target=lambda: wheels.append(build.build(FOR_CPU, tmp_path / "cache"))) for _ in "12"]
     threads[0].start()
     assert started.wait(60)
     threads[1].start()
-    while "waiting for it" not in capsys.readouterr().err:
+    while "waiting for it" not in printed.getvalue():
         assert threads[1].is_alive()
+        time.sleep(0.01)
     go_on.set()
     for thread in threads:
         thread.join(60)
