@@ -28,7 +28,7 @@ from common.checks.bench_turns import (
 )
 from common.config import DeviceConfig
 from common.distributed.communicator import Communicator
-from common.distributed.mpi import join_mpi
+from common.distributed.joining import join_mpi
 from common.run.program import exit_rank
 from common.task.task import Task
 from keras_impl import distributed

@@ -20,8 +20,9 @@ import numpy as np
 
 from common.checks.bench_record import APART, Turn
 from common.config import Config, add_onednn_option, config_from_dict
-from common.distributed.communicator import CPU_EXCHANGE, Communicator
+from common.distributed.communicator import Communicator
 from common.distributed.exchange_meter import ExchangeMeter
+from common.distributed.launchers import CPU_EXCHANGE
 from common.run.epoch import Trial
 from common.run.strategy import RankStrategy
 from common.run_folder.environment import describe_environment
@@ -173,7 +174,7 @@ class BareAverage:
     """
 
     def __init__(self, shapes: Sequence[Sequence[int]], *, times: ExchangeTimes) -> None:
-        from mpi4py import MPI  # after the framework (see common/distributed/mpi.py)
+        from mpi4py import MPI  # after the framework (see common/distributed/joining.py)
 
         self._ranks, self._in_place, self._times = MPI.COMM_WORLD.Dup(), MPI.IN_PLACE, times
         sizes = [math.prod(shape) for shape in shapes]

@@ -7,7 +7,8 @@ from typing import TextIO
 
 from tqdm import tqdm
 
-from common.distributed.communicator import Communicator, under_launcher
+from common.distributed.communicator import Communicator
+from common.distributed.launchers import under_launcher
 
 
 class Console:

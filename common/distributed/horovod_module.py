@@ -4,7 +4,7 @@ import importlib
 import os
 from typing import Any
 
-from common.distributed.communicator import under_launcher
+from common.distributed.launchers import under_launcher
 from common.errors import UserError
 
 

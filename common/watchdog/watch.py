@@ -15,7 +15,8 @@ from contextlib import suppress
 import psutil
 
 from common.config import FaultConfig
-from common.distributed.communicator import Communicator, launcher_rank, under_launcher
+from common.distributed.communicator import Communicator
+from common.distributed.launchers import launcher_rank, under_launcher
 from common.errors import EXIT_CODE_STALLED
 from common.utils.command_line import program_name
 from common.utils.paths import ROOT

@@ -18,13 +18,8 @@ from processes import child_environment, launcher_command
 
 from common.config import Config, DeviceConfig
 from common.distributed import communicator
-from common.distributed.communicator import (
-    HOST_ALIASES,
-    controller_variables,
-    join,
-    place_on_host,
-)
-from common.distributed.mpi import join_ranks
+from common.distributed.joining import join, join_ranks
+from common.distributed.launchers import HOST_ALIASES, controller_variables, place_on_host
 from common.errors import UserError
 
 
@@ -96,7 +91,7 @@ def test_a_bug_is_not_turned_into_a_user_error():
 
 MPI = {"OMPI_COMM_WORLD_SIZE": "2"}
 GLOO = {"HOROVOD_RANK": "0", "HOROVOD_CONTROLLER": "gloo"}
-YIELDING = {"OMPI_MCA_mpi_yield_when_idle": "1"}
+YIELDING = {"OMPI_MCA_mpi_yield_when_idle": "1", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
 ON_CPUS = {"HOROVOD_CYCLE_TIME": "0.2", "HOROVOD_FUSION_THRESHOLD": "4194304", "HOROVOD_TWINS_IDLE_MS": "20"}
 PATIENT = {"HOROVOD_GLOO_TIMEOUT_SECONDS": "3600"}
 BY_SRUN = {"OMPI_MCA_pmix_base_async_modex": "1", "OMPI_MCA_pmix_base_collect_data": "0"}
@@ -149,12 +144,12 @@ def meets_at_try(number):
 def test_elastic_ranks_meet_again_after_one_has_ended_before_and_others_do_not(monkeypatch):
     monkeypatch.setattr(os, "environ", {"HOROVOD_ELASTIC": "1"})
     hvd, calls = meets_at_try(3)
-    assert join(hvd, timeline=False).size == 1
+    assert join(hvd, Config()).size == 1
     assert calls == ["init", "shutdown", "init", "shutdown", "init"]
     monkeypatch.setattr(os, "environ", {})
     hvd, calls = meets_at_try(2)
     with pytest.raises(ValueError, match="initialization failed"):
-        join(hvd, timeline=False)
+        join(hvd, Config())
     assert calls == ["init"]
 
 
@@ -201,7 +196,7 @@ def test_what_horovod_cannot_start_with_is_one_line_of_a_host_before_it_starts(
     monkeypatch.setattr(time, "sleep", waited.append)
     hvd, calls = meets_at_try(1)
     with pytest.raises(SystemExit, match="2"):
-        join(hvd, timeline=False)
+        join(hvd, Config())
     error = capsys.readouterr().err
     assert line.format(name) in error and error.count("\n") == 1 if line else error == ""
     assert (calls, len(waited)) == ([], int(line is None))
@@ -211,7 +206,7 @@ def test_a_rank_that_nobody_wants_ends_in_one_line(monkeypatch, capsys):
     monkeypatch.setattr(os, "environ", {"HOROVOD_ELASTIC": "1"})
     monkeypatch.setattr(os, "_exit", sys.exit)
     with pytest.raises(SystemExit, match="2"):
-        join(meets_at_try(99)[0], timeline=False)
+        join(meets_at_try(99)[0], Config())
     error = capsys.readouterr().err
     assert "could not join the others. Received: 5 tries" in error and error.count("\n") == 1
 
@@ -219,7 +214,7 @@ def test_a_rank_that_nobody_wants_ends_in_one_line(monkeypatch, capsys):
 def test_without_gloo_nobody_looks_up_the_name_of_the_host(monkeypatch):
     monkeypatch.setattr(os, "environ", {"OMPI_COMM_WORLD_SIZE": "2"})
     monkeypatch.setattr(socket, "gethostname", lambda: "nowhere.invalid")
-    assert join(meets_at_try(1)[0], timeline=False).size == 1
+    assert join(meets_at_try(1)[0], Config()).size == 1
 
 
 SEPARATE_TENSORS = """

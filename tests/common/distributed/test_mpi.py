@@ -6,7 +6,7 @@ import pytest
 from processes import run_python
 
 from common.config import StrategyConfig
-from common.distributed.mpi import check_controller, check_tasks
+from common.distributed.launchers import check_controller, check_tasks
 from common.errors import UserError
 from common.run.program import read_settings
 
@@ -27,7 +27,7 @@ def test_gloo_is_refused_where_messages_go_by_mpi(variables):
 def test_a_rank_that_cannot_read_its_settings_does_not_wait_for_ranks_that_can():
     code = """
 import time
-from common.distributed.mpi import no_other_way
+from common.distributed.joining import no_other_way
 from common.errors import UserError
 from common.run.program import read_settings
 with no_other_way(None, patience_seconds=0.01):
