@@ -61,11 +61,7 @@ def as_user_error(error: UserError | OSError | MemoryError, *, doing: str = "the
 
 @contextmanager
 def user_errors(doing: str) -> Iterator[None]:
-    """Turn an OSError, such as a full disk or a missing permission, into a UserError.
-
-    Args:
-        doing: the operation, for the message: "writing the run folder".
-    """
+    """Turn an OSError in what is done, such as a full disk in "writing the run folder", into a UserError."""
     try:
         yield
     except OSError as error:

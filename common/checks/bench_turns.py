@@ -244,11 +244,6 @@ class _Stage:
             time.sleep(POLL_SECONDS)
         return None
 
-    def all_ranks(self, train: Callable[[], float]) -> list[float]:
-        """Start all ranks at once; return the seconds of each."""
-        self.comm.allgather(None)
-        return self.comm.allgather(train())
-
 
 class _Player:
     """A contestant with its model on the ranks that train."""
@@ -308,14 +303,11 @@ class _Player:
 
     def _turn(self, steps: int) -> list[float]:
         """Train an epoch; return the seconds of each rank that trains, the same on all ranks."""
-        epoch = next(self._epochs)
-
-        def train() -> float:
-            return self._train(epoch, steps)
-
+        epoch, comm = next(self._epochs), self.stage.comm
         if self.size > 1:
-            return self.stage.all_ranks(train)
-        return [self.stage.comm.broadcast(self.stage.one_rank(train))]
+            comm.allgather(None)  # all start at once
+            return comm.allgather(self._train(epoch, steps))
+        return [comm.broadcast(self.stage.one_rank(lambda: self._train(epoch, steps)))]
 
     def _exchanges(self) -> tuple[list[float], float]:
         """Return the seconds of each exchange, and those that ranks waited before one (see `Turn`)."""

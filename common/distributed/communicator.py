@@ -112,11 +112,7 @@ class Communicator:
 
     @contextmanager
     def propagate_errors(self, doing: str) -> Iterator[None]:
-        """Raise the error of one rank as the same UserError on all ranks, so that none hangs.
-
-        Args:
-            doing: the operation, for the message of an OSError such as a full disk.
-        """
+        """Raise the error of one rank, in what it was doing, as the same UserError on all ranks, so that none hangs."""
         error: UserError | None = None
         try:
             yield

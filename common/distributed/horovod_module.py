@@ -9,11 +9,7 @@ from common.errors import UserError
 
 
 class NoHorovod:
-    """Stands for Horovod where it is not imported.
-
-    Args:
-        reason: why not.
-    """
+    """Stands for Horovod where it is not imported, for a reason."""
 
     def __init__(self, reason: str) -> None:
         self._reason = reason
