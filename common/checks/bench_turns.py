@@ -112,14 +112,6 @@ def with_steps(task: Task, *, size: int, epoch: int, steps: int) -> Task:
     )
 
 
-def task_of(contestant: str, task: Task) -> Task:
-    """Return the experiment as a contestant trains it: np2_each averages each gradient on its own."""
-    if contestant != "np2_each":
-        return task
-    config = task.config
-    return replace(task, config=replace(config, device=replace(config.device, gradient_groups="each")))
-
-
 def constant_rates(task: Task) -> np.ndarray:
     """Return the one learning rate of all steps: a benchmark has no schedule."""
     return np.array([task.config.optimizer.learning_rate])
@@ -258,7 +250,10 @@ class _Player:
         # Every rank builds every contestant, though rank 0 alone trains those of one rank: Keras numbers what is built,
         # and Horovod's ranks find each other by these names.
         joined = self.size > 1 and name != APART
-        self._train = build(name, stage.task, stage.comm if joined else alone(stage.comm), self._times)
+        task, config = stage.task, stage.task.config
+        if name == "np2_each":  # averages each gradient on its own
+            task = replace(task, config=replace(config, device=replace(config.device, gradient_groups="each")))
+        self._train = build(name, task, stage.comm if joined else alone(stage.comm), self._times)
 
     @property
     def most_steps(self) -> int:

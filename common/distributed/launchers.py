@@ -1,5 +1,6 @@
 """How ranks are started, as the environment variables of a rank tell it before it joins the others."""
 
+import os
 import sys
 from collections.abc import Mapping
 
@@ -99,6 +100,16 @@ def place_on_host(variables: Mapping[str, str]) -> tuple[int, int] | None:
     """Return the place of this rank among those of its host and their number; None: Horovod knows them."""
     aliases, own = variables.get(HOST_ALIASES, "").split(","), variables.get("HOROVOD_HOSTNAME")
     return (aliases.index(own), len(aliases)) if own and own in aliases else None
+
+
+# The number of runs that a launcher makes side by side, this one included: times of runs compare only where it is equal.
+AT_ONCE = "HOROVOD_TWINS_AT_ONCE"
+
+
+def runs_at_once(variables: Mapping[str, str] = os.environ) -> int:
+    """Return the number of runs that are made side by side with this one, itself included; 1: it has the host alone."""
+    text = variables.get(AT_ONCE, "")
+    return max(1, int(text)) if text.isdecimal() else 1
 
 
 def uses_gloo(variables: Mapping[str, str]) -> bool:
