@@ -102,7 +102,7 @@ def place_on_host(variables: Mapping[str, str]) -> tuple[int, int] | None:
     return (aliases.index(own), len(aliases)) if own and own in aliases else None
 
 
-# The number of runs that a launcher makes side by side, this one included: times of runs compare only where it is equal.
+# The number of runs that a launcher makes side by side, this one included: only where it is equal do times compare.
 AT_ONCE = "HOROVOD_TWINS_AT_ONCE"
 
 
