@@ -24,7 +24,8 @@ class Record:
 
 
 @cache
-def _adapter_of(kind: Any) -> TypeAdapter[Any]:
+def adapter_of(kind: Any) -> TypeAdapter[Any]:
+    """Return what validates a dataclass; building it takes longer than all that it validates."""
     return TypeAdapter(kind)
 
 
@@ -36,7 +37,7 @@ def validated(kind: type[Kind], table: Any, *, place: object, what: str, remedy:
     """
     try:
         # Through JSON: only there does pydantic's strict mode accept tables for dataclasses and dates as text.
-        adapter: TypeAdapter[Kind] = _adapter_of(kind)  # type: ignore[arg-type]  # a class is hashable
+        adapter: TypeAdapter[Kind] = adapter_of(kind)  # type: ignore[arg-type]  # a class is hashable
         return adapter.validate_json(json.dumps(table, default=str), strict=True)
     except ValidationError as error:
         raise UserError(f"{place} is not {what}: {first_problem(error)}. {remedy}") from None
@@ -62,7 +63,7 @@ class RecordFile(Generic[Kind]):
 
     @cached_property
     def _adapter(self) -> TypeAdapter[Kind]:
-        return _adapter_of(self.kind)  # type: ignore[arg-type]  # a class is hashable
+        return adapter_of(self.kind)  # type: ignore[arg-type]  # a class is hashable
 
     @cached_property
     def _has_version(self) -> bool:
