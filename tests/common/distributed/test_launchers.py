@@ -41,6 +41,11 @@ def test_variables_of_the_controller(variables, nccl, added):
     assert controller_variables(variables, nccl=nccl) == added
 
 
+def test_ranks_that_hold_one_copy_of_the_model_never_sleep_between_looks():
+    for nccl in (False, True):
+        assert controller_variables(MPI, nccl=nccl, parts=2)["HOROVOD_TWINS_IDLE_MS"] == "0"
+
+
 @pytest.mark.parametrize(
     ("variables", "place"),
     [
