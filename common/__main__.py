@@ -12,7 +12,7 @@ import json
 import sys
 from collections.abc import Sequence
 
-from common.checks.parity_record import PARITY_FILE, parity_schema
+from common.checks.parity_record import PARITY_FILE, PROOFS
 from common.data import command as datasets_command
 from common.data.images import command as images_command
 from common.run_folder.records import run_folder_schema
@@ -22,7 +22,7 @@ from common.utils.command_line import Parser, end_cleanly_on_sigterm, run_comman
 
 def all_schemas() -> dict[str, object]:
     """Return file name -> JSON Schema."""
-    return {**run_folder_schema(), PARITY_FILE: parity_schema()}
+    return {**run_folder_schema(), PARITY_FILE: PROOFS.schema()}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -45,8 +45,15 @@ _REMEDIES = {
 }
 
 
-def from_os_error(error: OSError, *, doing: str) -> UserError:
-    """Return a UserError with the operation that failed, the path and the remedy."""
+def as_user_error(error: UserError | OSError | MemoryError, *, doing: str = "the command") -> UserError:
+    """Return the UserError for an error of an operation: what failed, the path, and the remedy."""
+    if isinstance(error, UserError):
+        return error
+    if isinstance(error, MemoryError):
+        return UserError(
+            "there is not enough memory. Received: a data set, model or batch of this size. Make it smaller, or use "
+            "another machine"
+        )
     remedy = _REMEDIES.get(error.errno or 0, "Check the path, its disk and its permissions")
     place = _TEMPORARY.sub(r"/\1", str(error.filename)) if error.filename else "no path"
     return UserError(f"{doing} failed: {error.strerror or error}. Received: {place}. {remedy}")
@@ -54,30 +61,11 @@ def from_os_error(error: OSError, *, doing: str) -> UserError:
 
 @contextmanager
 def user_errors(doing: str) -> Iterator[None]:
-    """Turn an OSError, such as a full disk or a missing permission, into a UserError.
-
-    Args:
-        doing: the operation, for the message: "writing the run folder".
-    """
+    """Turn an OSError in what is done, such as a full disk in "writing the run folder", into a UserError."""
     try:
         yield
     except OSError as error:
-        raise from_os_error(error, doing=doing) from error
-
-
-def out_of_memory() -> UserError:
-    """Return the UserError for an array that does not fit into memory."""
-    return UserError(
-        "there is not enough memory. Received: a data set, model or batch of this size. Make it smaller, or use "
-        "another machine"
-    )
-
-
-def as_user_error(error: UserError | OSError | MemoryError) -> UserError:
-    """Return the UserError for an error that ended a command."""
-    if isinstance(error, UserError):
-        return error
-    return out_of_memory() if isinstance(error, MemoryError) else from_os_error(error, doing="the command")
+        raise as_user_error(error, doing=doing) from error
 
 
 def expanded(path: str | Path) -> Path:

@@ -24,22 +24,20 @@ class Record:
 
 
 @cache
-def _adapter_of(kind: Any) -> TypeAdapter[Any]:
+def adapter_of(kind: Any) -> TypeAdapter[Any]:
+    """Return what validates a dataclass; building it takes longer than all that it validates."""
     return TypeAdapter(kind)
 
 
 def validated(kind: type[Kind], table: Any, *, place: object, what: str, remedy: str) -> Kind:
-    """Return a table of a TOML file as a record.
-
-    Args:
-        place: of the table, what it should be, and what to do if it is not: for the message.
+    """Return a table of a TOML file as a record; its place, what it should be and the remedy are for the message.
 
     Raises:
         UserError: it does not follow the schema.
     """
     try:
         # Through JSON: only there does pydantic's strict mode accept tables for dataclasses and dates as text.
-        adapter: TypeAdapter[Kind] = _adapter_of(kind)  # type: ignore[arg-type]  # a class is hashable
+        adapter: TypeAdapter[Kind] = adapter_of(kind)  # type: ignore[arg-type]  # a class is hashable
         return adapter.validate_json(json.dumps(table, default=str), strict=True)
     except ValidationError as error:
         raise UserError(f"{place} is not {what}: {first_problem(error)}. {remedy}") from None
@@ -65,7 +63,7 @@ class RecordFile(Generic[Kind]):
 
     @cached_property
     def _adapter(self) -> TypeAdapter[Kind]:
-        return _adapter_of(self.kind)  # type: ignore[arg-type]  # a class is hashable
+        return adapter_of(self.kind)  # type: ignore[arg-type]  # a class is hashable
 
     @cached_property
     def _has_version(self) -> bool:
@@ -84,10 +82,7 @@ class RecordFile(Generic[Kind]):
         return [self.parse(line, place=file) for line in self._text(file).splitlines()]
 
     def parse(self, text: str | bytes, *, place: object) -> Kind:
-        """Return the record in a text.
-
-        Args:
-            place: of the text, for messages.
+        """Return the record in a text, whose place is for messages.
 
         Raises:
             UserError: it does not follow the schema.
@@ -137,6 +132,17 @@ class RecordFile(Generic[Kind]):
             raise UserError(
                 f"unknown schema version. Received: {version} in {place}. This program reads {SCHEMA_VERSION}"
             )
+
+
+def result_file(kind: type[Kind], *, command: str) -> RecordFile[Kind]:
+    """Return the kind of file that a command writes as its result, such as `python -m launch parity`."""
+    return RecordFile(
+        kind=kind,
+        what=f"a result of `{command}`",
+        missing="cannot read the result",
+        source=f"Give a file written by `{command}`",
+        remedy="Restore it, or run it again",
+    )
 
 
 def as_json(record: Any, *, indent: int | None = None) -> str:

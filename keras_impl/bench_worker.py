@@ -22,13 +22,12 @@ from common.checks.bench_turns import (
     constant_rates,
     measure,
     read_settings,
-    task_of,
     trained_epochs,
     with_steps,
 )
 from common.config import DeviceConfig
 from common.distributed.communicator import Communicator
-from common.distributed.mpi import join_mpi
+from common.distributed.joining import join_mpi
 from common.run.program import exit_rank
 from common.task.task import Task
 from keras_impl import distributed
@@ -53,7 +52,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def build_contestant(name: str, task: Task, comm: Communicator, times: ExchangeTimes, *, device: str) -> Train:
     """Return what trains an epoch of so many steps on this rank."""
-    task = task_of(name, task)
     if name == "np2_mpi":
         strategy: Strategy = _BareMpi(task, comm=comm, device=device, times=times)
     elif name == "np2":

@@ -12,7 +12,7 @@ from common.config import Config, DeviceConfig
 from common.distributed.communicator import Communicator
 from common.distributed.core_sharing import threads_per_rank
 from common.distributed.horovod_module import horovod_module
-from common.distributed.mpi import join_ranks
+from common.distributed.joining import join_ranks
 from common.distributed.pinning import check_own_gpu, choose_gpu
 from common.errors import UserError
 from common.model.specs import ModelSpec

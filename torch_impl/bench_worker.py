@@ -25,13 +25,12 @@ from common.checks.bench_turns import (
     constant_rates,
     measure,
     read_settings,
-    task_of,
     trained_epochs,
     with_steps,
 )
 from common.config import DeviceConfig
 from common.distributed.communicator import Communicator
-from common.distributed.mpi import join_mpi
+from common.distributed.joining import join_mpi
 from common.run.program import exit_rank
 from common.task.task import Task
 from torch_impl import distributed
@@ -58,7 +57,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def build_contestant(name: str, task: Task, comm: Communicator, times: ExchangeTimes, *, device: torch.device) -> Train:
     """Return what trains an epoch of so many steps on this rank."""
-    task, rates = task_of(name, task), constant_rates(task)
     strategy: Strategy
     if name == "np2_ddp":
         strategy = _Ddp(task, comm=comm, device=device)
@@ -68,7 +66,7 @@ def build_contestant(name: str, task: Task, comm: Communicator, times: ExchangeT
         strategy = _NotedAllReduce(task, comm=comm, device=device, times=times)
     else:  # the times of np2_each overlap
         strategy = build_strategy(task, comm=comm, device=device)
-    trial = trial_of(strategy, learning_rates=rates)
+    trial = trial_of(strategy, learning_rates=constant_rates(task))
     if name.startswith("bare"):
         return bare_loop(strategy, trial.batches, with_sums=name != "bare", makes_batches=name == "bare_batches")
     strategy.broadcast(from_checkpoint=False)

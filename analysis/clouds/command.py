@@ -23,8 +23,7 @@ from analysis.runs.examples import NOTE as EXAMPLES
 from common.errors import UserError
 from common.sites.prices import read_day
 from common.sites.table import SITES_FILE, read_sites
-from common.utils.command_line import path
-from common.utils.new_file import check_new_file
+from common.utils.command_line import check_new_file, path
 from common.utils.workers import side_by_side
 
 FIRST_PLOTS = ("clouds-cost-against-time", "clouds-break-even", "clouds-projected")

@@ -17,8 +17,7 @@ from analysis.runs.arguments import add_runs_options
 from analysis.runs.table import Selection
 from common.errors import HOW_TO_GET_EXTRAS, UserError, user_errors
 from common.utils.atomic import atomic_file, write_atomically
-from common.utils.command_line import path
-from common.utils.new_file import check_new_file
+from common.utils.command_line import check_new_file, path
 
 TABLES: dict[str, Callable[[Selection], pd.DataFrame]] = {
     "runs": tidy_runs,

@@ -18,7 +18,7 @@ from matplotlib.ticker import LogLocator, NullFormatter
 
 from analysis.runs.labels import FRAMEWORK_LABELS
 from analysis.stats.inference import median_interval
-from common.errors import from_os_error
+from common.errors import as_user_error
 from common.utils.printable import printable
 
 # Colors for readers with color blindness (Okabe and Ito 2008); dashes and markers for print.
@@ -71,7 +71,7 @@ def save_figure(figure: Figure, folder: Path, name: str, *, made_by: str = "") -
             description = {"Description": printable(made_by)} if made_by else {}
             figure.savefig(file, metadata=description | ({"Date": None} if file.suffix == ".svg" else {}))
     except OSError as error:
-        raise from_os_error(error, doing="writing a plot") from None
+        raise as_user_error(error, doing="writing a plot") from None
     return files
 
 

@@ -12,9 +12,8 @@ from analysis.output.options import add_parser, refuse_flags
 from analysis.report.made_from import NEVER, MadeFrom, made_from, written_from
 from analysis.runs.arguments import add_runs_options, found_in
 from analysis.runs.folders import Found
-from common.utils.command_line import word
+from common.utils.command_line import check_new_file, word
 from common.utils.garbage import pause_garbage_collection, resume_garbage_collection
-from common.utils.new_file import check_new_file
 
 
 def add_command(commands: Any) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from common.json_records import RecordFile
+from common.json_records import result_file
 from common.run_folder.environment import Environment
 
 BENCH_FILE = "bench.json"  # among the committed results
@@ -112,13 +112,7 @@ class BenchRecord:
         return " and ".join(sorted(states, reverse=True)) or None
 
 
-BENCHES = RecordFile(
-    kind=BenchRecord,
-    what="a result of `python -m launch bench`",
-    missing="cannot read the result",
-    source="Give a file written by `python -m launch bench`",
-    remedy="Restore it, or run it again",
-)
+BENCHES = result_file(BenchRecord, command="python -m launch bench")
 
 
 def shown_value(values: Sequence[float], unit: str) -> str:

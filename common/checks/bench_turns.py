@@ -20,8 +20,9 @@ import numpy as np
 
 from common.checks.bench_record import APART, Turn
 from common.config import Config, add_onednn_option, config_from_dict
-from common.distributed.communicator import CPU_EXCHANGE, Communicator
+from common.distributed.communicator import Communicator
 from common.distributed.exchange_meter import ExchangeMeter
+from common.distributed.launchers import CPU_EXCHANGE
 from common.run.epoch import Trial
 from common.run.strategy import RankStrategy
 from common.run_folder.environment import describe_environment
@@ -111,14 +112,6 @@ def with_steps(task: Task, *, size: int, epoch: int, steps: int) -> Task:
     )
 
 
-def task_of(contestant: str, task: Task) -> Task:
-    """Return the experiment as a contestant trains it: np2_each averages each gradient on its own."""
-    if contestant != "np2_each":
-        return task
-    config = task.config
-    return replace(task, config=replace(config, device=replace(config.device, gradient_groups="each")))
-
-
 def constant_rates(task: Task) -> np.ndarray:
     """Return the one learning rate of all steps: a benchmark has no schedule."""
     return np.array([task.config.optimizer.learning_rate])
@@ -173,7 +166,7 @@ class BareAverage:
     """
 
     def __init__(self, shapes: Sequence[Sequence[int]], *, times: ExchangeTimes) -> None:
-        from mpi4py import MPI  # after the framework (see common/distributed/mpi.py)
+        from mpi4py import MPI  # after the framework (see common/distributed/joining.py)
 
         self._ranks, self._in_place, self._times = MPI.COMM_WORLD.Dup(), MPI.IN_PLACE, times
         sizes = [math.prod(shape) for shape in shapes]
@@ -243,11 +236,6 @@ class _Stage:
             time.sleep(POLL_SECONDS)
         return None
 
-    def all_ranks(self, train: Callable[[], float]) -> list[float]:
-        """Start all ranks at once; return the seconds of each."""
-        self.comm.allgather(None)
-        return self.comm.allgather(train())
-
 
 class _Player:
     """A contestant with its model on the ranks that train."""
@@ -262,7 +250,10 @@ class _Player:
         # Every rank builds every contestant, though rank 0 alone trains those of one rank: Keras numbers what is built,
         # and Horovod's ranks find each other by these names.
         joined = self.size > 1 and name != APART
-        self._train = build(name, stage.task, stage.comm if joined else alone(stage.comm), self._times)
+        task, config = stage.task, stage.task.config
+        if name == "np2_each":  # averages each gradient on its own
+            task = replace(task, config=replace(config, device=replace(config.device, gradient_groups="each")))
+        self._train = build(name, task, stage.comm if joined else alone(stage.comm), self._times)
 
     @property
     def most_steps(self) -> int:
@@ -307,14 +298,11 @@ class _Player:
 
     def _turn(self, steps: int) -> list[float]:
         """Train an epoch; return the seconds of each rank that trains, the same on all ranks."""
-        epoch = next(self._epochs)
-
-        def train() -> float:
-            return self._train(epoch, steps)
-
+        epoch, comm = next(self._epochs), self.stage.comm
         if self.size > 1:
-            return self.stage.all_ranks(train)
-        return [self.stage.comm.broadcast(self.stage.one_rank(train))]
+            comm.allgather(None)  # all start at once
+            return comm.allgather(self._train(epoch, steps))
+        return [comm.broadcast(self.stage.one_rank(lambda: self._train(epoch, steps)))]
 
     def _exchanges(self) -> tuple[list[float], float]:
         """Return the seconds of each exchange, and those that ranks waited before one (see `Turn`)."""

@@ -6,11 +6,10 @@ of the reference, the worst of all arrays compared.
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from common.checks.parity_cases import Dtype
 from common.config import OneDNN
-from common.json_records import Record, RecordFile
+from common.json_records import Record, result_file
 from common.run_folder.environment import Environment
 from common.run_folder.records import Timestamp
 
@@ -111,18 +110,7 @@ class ParityRecord(Record):
     parts: list[FinishedPart] = field(default_factory=list)  # in their order; proofs are resumed after the last one
 
 
-PROOFS = RecordFile(
-    kind=ParityRecord,
-    what="a result of `python -m launch parity`",
-    missing="cannot read the result",
-    source="Give a file written by `python -m launch parity`",
-    remedy="Restore it, or run it again",
-)
-
-
-def parity_schema() -> dict[str, Any]:
-    """Return the JSON Schema of `parity.json`."""
-    return PROOFS.schema()
+PROOFS = result_file(ParityRecord, command="python -m launch parity")
 
 
 def read_parity(folder: Path) -> ParityRecord:

@@ -118,27 +118,21 @@ def do_jobs(
     """
     gc.freeze()  # what the frameworks made when imported stays; to look through it after each job takes a second
     try:
-        _do(settings, comm=comm, build_trial=build_trial, outputs=outputs, leads=leads)
+        for job in settings.jobs:
+            if job.kind == "outputs":
+                spec = make_spec(job.model)
+                weights = {name: value.astype(job.dtype) for name, value in random_weights(spec).items()}
+                arrays = outputs(spec, weights, job.dtype, job.mode == "training")
+            else:
+                arrays = _do_with_twin(job, comm, build_trial, leads=leads, folder=settings.states)
+            if comm.rank == 0:
+                save_weights(settings.results / f"{job.name}.safetensors", arrays, durable=False)
+            del arrays
+            gc.collect()  # a model is a ring of references, and ResNet-34 with its optimizer has half a gigabyte
     except (UserError, OSError, MemoryError) as error:
         print(f"error: {as_user_error(error)}", file=sys.stderr)
         return EXIT_CODE_USER_ERROR
     return 0
-
-
-def _do(
-    settings: WorkerSettings, *, comm: Communicator, build_trial: BuildTrial, outputs: Outputs, leads: bool
-) -> None:
-    for job in settings.jobs:
-        if job.kind == "outputs":
-            spec = make_spec(job.model)
-            weights = {name: value.astype(job.dtype) for name, value in random_weights(spec).items()}
-            arrays = outputs(spec, weights, job.dtype, job.mode == "training")
-        else:
-            arrays = _do_with_twin(job, comm, build_trial, leads=leads, folder=settings.states)
-        if comm.rank == 0:
-            save_weights(settings.results / f"{job.name}.safetensors", arrays, durable=False)
-        del arrays
-        gc.collect()  # a model is a ring of references, and ResNet-34 with its optimizer has half a gigabyte
 
 
 def _do_with_twin(job: ParityJob, comm: Communicator, build_trial: BuildTrial, *, leads: bool, folder: Path) -> Arrays:

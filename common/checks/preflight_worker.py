@@ -26,13 +26,7 @@ Exchange = Callable[[np.ndarray], tuple[np.ndarray, float]]
 
 
 def run_worker(arguments: Sequence[str] | None, *, program: str, check: Callable[[DeviceConfig], int]) -> int:
-    """Read the command line and check; return the exit code.
-
-    Args:
-        arguments: of the command line.
-        program: its name in messages.
-        check: given the device that is wanted, joins the ranks and returns the exit code.
-    """
+    """Read the command line, join the ranks with the device that is wanted, and check; return the exit code."""
     parser = Parser(prog=program)
     parser.add_argument("--device", choices=["auto", "cpu", "gpu"], default="auto")
     options = parser.parse_args(arguments)
@@ -40,13 +34,7 @@ def run_worker(arguments: Sequence[str] | None, *, program: str, check: Callable
 
 
 def check_exchange(comm: Communicator, *, device: str, exchange: Exchange) -> int:
-    """Sum, check and time; rank 0 prints the report. Return the exit code.
-
-    Args:
-        comm: all ranks that were started.
-        device: of this rank.
-        exchange: of the framework.
-    """
+    """Sum over all ranks by a framework's exchange, check and time; rank 0 prints the report. Return the exit code."""
     # Small whole numbers, so that their sum is exact in any order and another one for each element.
     values = (np.arange(NUMBERS) % 100 * (comm.rank + 1)).astype(np.float32)
     expected = (np.arange(NUMBERS) % 100 * (comm.size * (comm.size + 1) // 2)).astype(np.float32)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from common.config import Config
 from common.errors import UserError
-from common.json_records import SCHEMA_VERSION, Record, RecordFile
+from common.json_records import SCHEMA_VERSION, Record, result_file
 from common.run_folder.environment import Environment
 from common.run_folder.records import DataRecord, Hashes, RecordedRun, Totals, World
 from common.run_folder.sharing import with_measured
@@ -31,13 +31,7 @@ class VerifyRecord(Record):
     time_ratio: float
 
 
-VERIFICATIONS = RecordFile(
-    kind=VerifyRecord,
-    what="a result of `python -m launch verify`",
-    missing="cannot read the result",
-    source="Give a file written by `python -m launch verify`",
-    remedy="Restore it, or run it again",
-)
+VERIFICATIONS = result_file(VerifyRecord, command="python -m launch verify")
 
 
 @dataclass(frozen=True)

@@ -16,38 +16,7 @@ from common.config.command_line import (
 )
 from common.config.config import SPEED_SETTINGS, Config, changed_settings, completed, defined_settings
 from common.config.device import GRADIENT_GROUPS, DeviceConfig, Groups
-from common.config.record import EnergyConfig, FaultConfig, RecordConfig
+from common.config.record import EnergyConfig, FaultConfig
 from common.config.rules import settings_flags
 from common.config.strategy import BalanceConfig, PartsConfig, Straggler, StrategyConfig
-from common.config.training import DataConfig, ModelConfig, OneDNN, OptimizerConfig, ScheduleConfig, TrainingConfig
-
-__all__ = [
-    "GRADIENT_GROUPS",
-    "HELP",
-    "SPEED_SETTINGS",
-    "BalanceConfig",
-    "Config",
-    "DataConfig",
-    "DeviceConfig",
-    "EnergyConfig",
-    "FaultConfig",
-    "Groups",
-    "ModelConfig",
-    "OneDNN",
-    "OptimizerConfig",
-    "PartsConfig",
-    "RecordConfig",
-    "ScheduleConfig",
-    "Straggler",
-    "StrategyConfig",
-    "TrainingConfig",
-    "add_onednn_option",
-    "changed_settings",
-    "completed",
-    "config_from_dict",
-    "defined_settings",
-    "parse_command_line",
-    "read_recipe",
-    "requested",
-    "settings_flags",
-]
+from common.config.training import ModelConfig, OneDNN, OptimizerConfig, ScheduleConfig, TrainingConfig

@@ -1,7 +1,6 @@
 """The command line of both trainers, and recipes (TOML, a table per subject with the names of the fields)."""
 
 import argparse
-import functools
 import json
 import os
 import tomllib
@@ -10,13 +9,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn, get_args
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 
 from common.config.config import Config, completed
 from common.config.options import all_options, help_text, read_options
 from common.config.rules import flag_of
 from common.config.training import ModelConfig, OneDNN
 from common.errors import UserError, first_problem
+from common.json_records import adapter_of
 from common.names import settings_here
 from common.utils.command_line import project_version
 from common.utils.whole_files import parse_toml, read_text
@@ -50,11 +50,6 @@ def read_recipe(path: Path) -> dict[str, Any]:
     return recipe
 
 
-@functools.cache  # building it takes longer than all that it validates
-def _adapter() -> TypeAdapter[Config]:
-    return TypeAdapter(Config)
-
-
 def config_from_dict(settings: dict[str, Any], *, base: Config | None = None, source: str = "settings") -> Config:
     """Return `base` with some settings replaced.
 
@@ -77,9 +72,10 @@ def config_from_dict(settings: dict[str, Any], *, base: Config | None = None, so
         merged[subject] |= values
     try:
         # Through JSON, in which a list is a valid tuple; strict, so that "3" is not a valid int.
-        return _adapter().validate_json(json.dumps(merged, default=str), strict=True)
+        config: Config = adapter_of(Config).validate_json(json.dumps(merged, default=str), strict=True)
     except ValidationError as error:
         raise UserError(f"{_problem(error)} (in {source})") from None
+    return config
 
 
 def _problem(error: ValidationError) -> str:

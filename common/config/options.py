@@ -46,12 +46,7 @@ _BOUNDS = {"minimum": "at least", "exclusiveMinimum": "above", "maximum": "at mo
 
 @dataclass(frozen=True)
 class Option:
-    """An option of the command line.
-
-    Attributes:
-        subject, name: of its setting.
-        annotation: of the setting: type, range and what it defines.
-    """
+    """An option of the command line; its setting's annotation has type, range and what it defines."""
 
     subject: str
     name: str
@@ -138,10 +133,7 @@ def _docstrings(subject: Any) -> dict[str, str]:
 
 
 def read_options(arguments: Sequence[str], *, program: str) -> dict[str, dict[str, Any]]:
-    """Return subject -> setting -> value, of each option that is given; the last one counts.
-
-    Args:
-        program: whose help page an error names.
+    """Return subject -> setting -> value, of each option that is given to a program; the last one counts.
 
     Raises:
         UserError: an unknown option, one without a value, or a value that it does not take.

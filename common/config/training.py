@@ -83,11 +83,7 @@ class ModelConfig(Settings):
 
 
 def before_onednn(settings: Any) -> Any:
-    """Return settings of a model as they are called today, of any age: oneDNN was once left to the framework.
-
-    Args:
-        settings: as they were written; those that are missing had their defaults of then.
-    """
+    """Return settings of a model, of any age, as they are called today: oneDNN was once left to the framework."""
     if isinstance(settings, dict) and settings.get("onednn", "auto") == "auto":
         return {**settings, "onednn": "framework"}
     return settings

@@ -8,12 +8,7 @@ from common.config import StrategyConfig
 
 @dataclass(frozen=True)
 class AveragingPlan:
-    """The updates of a run, counted from 1; with one rank, and with every other strategy, no weights are averaged.
-
-    Attributes:
-        size: number of ranks.
-        steps_per_epoch: updates of an epoch.
-    """
+    """The updates of a run, counted from 1; with one rank, and with every other strategy, no weights are averaged."""
 
     config: StrategyConfig
     size: int

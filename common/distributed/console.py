@@ -7,7 +7,8 @@ from typing import TextIO
 
 from tqdm import tqdm
 
-from common.distributed.communicator import Communicator, under_launcher
+from common.distributed.communicator import Communicator
+from common.distributed.launchers import under_launcher
 
 
 class Console:
@@ -39,11 +40,7 @@ class Console:
             self._write(sys.stderr, text)
 
     def steps(self, total: int, *, title: str, done: int = 0) -> Callable[[int], object]:
-        """Return a function that advances the progress bar, if any, by a number of steps.
-
-        Args:
-            done: steps that are already done.
-        """
+        """Return a function that advances the progress bar, if any, by a number of steps, of which some are `done`."""
         if not self.bars:
             return lambda steps: None
         bar = tqdm(total=total, initial=done, desc=title, unit="step", leave=False)

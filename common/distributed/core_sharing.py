@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import psutil
 
+from common.distributed.launchers import LOCAL_RANK_VARIABLES
 from common.utils.cores import cpu_quota, own_cores
 
 Cores = frozenset[int]
@@ -35,12 +36,6 @@ _START_VARIABLES = (
     "SLURM_JOB_ID", "SLURM_STEP_ID", "SLURMD_NODENAME",
     "HOROVOD_GLOO_RENDEZVOUS_ADDR", "HOROVOD_GLOO_RENDEZVOUS_PORT", "HOROVOD_HOSTNAME",
 )  # fmt: skip
-_LOCAL_RANK_VARIABLES = ("OMPI_COMM_WORLD_LOCAL_RANK", "HOROVOD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID")
-
-
-def launcher_local_rank(variables: Mapping[str, str]) -> int:
-    """Return the rank on its host of a process with these environment variables, before it has joined the others."""
-    return next((int(text) for name in _LOCAL_RANK_VARIABLES if (text := variables.get(name, "")).isdecimal()), 0)
 
 
 def core_share(*, local_size: int) -> CoreShare:
@@ -67,7 +62,7 @@ def limited(share: CoreShare, *, quota: float | None) -> CoreShare:
 
 def _cores_by_local_rank(variables: Mapping[str, str]) -> dict[str, Cores]:
     start = {name: variables.get(name) for name in _START_VARIABLES}
-    local_rank = next((name for name in _LOCAL_RANK_VARIABLES if name in variables), None)
+    local_rank = next((name for name in LOCAL_RANK_VARIABLES if name in variables), None)
     if local_rank is None or not any(start.values()):
         return {}
     found: dict[str, Cores] = {}

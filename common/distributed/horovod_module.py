@@ -4,16 +4,12 @@ import importlib
 import os
 from typing import Any
 
-from common.distributed.communicator import under_launcher
+from common.distributed.launchers import under_launcher
 from common.errors import UserError
 
 
 class NoHorovod:
-    """Stands for Horovod where it is not imported.
-
-    Args:
-        reason: why not.
-    """
+    """Stands for Horovod where it is not imported, for a reason."""
 
     def __init__(self, reason: str) -> None:
         self._reason = reason

@@ -85,7 +85,6 @@ def check_own_gpu(number: int | None, *, config: DeviceConfig, comm: Communicato
 
     Args:
         number: of this rank's GPU among those visible to it; None: the CPU.
-        config: whether they may.
     """
     if config.share_gpu:
         return

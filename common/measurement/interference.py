@@ -10,9 +10,8 @@ from pathlib import Path
 
 import psutil
 
-from common.distributed.core_sharing import launcher_local_rank
+from common.distributed.launchers import launcher_local_rank, runs_at_once
 from common.json_records import Record
-from common.utils.at_once import runs_at_once
 from common.utils.command_line import is_trainer
 
 THROTTLE_FOLDER = Path("/sys/devices/system/cpu")

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from common.config import Config
 from common.distributed.communicator import Communicator
 from common.distributed.console import Console
-from common.distributed.mpi import check_controller, check_tasks
+from common.distributed.launchers import check_controller, check_tasks
 from common.errors import EXIT_CODE_STALLED, EXIT_CODE_USER_ERROR, UserError, as_user_error
 from common.parameter_server.client import say_goodbye
 from common.parameter_server.server import serve

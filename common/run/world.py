@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from common.config import Config
-from common.distributed.communicator import Communicator, launcher_of
+from common.distributed.communicator import Communicator
+from common.distributed.launchers import launcher_of, runs_at_once
 from common.run_folder.records import World
 from common.run_folder.values import NotRecorded, OneDNNInForce
-from common.utils.at_once import runs_at_once
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 
-from common.distributed.communicator import CPU_EXCHANGE, LOOKING, WAKING, YIELDING
+from common.distributed.launchers import CPU_EXCHANGE, LOOKING, WAKING, YIELDING
 from common.json_records import Record
 from common.run_folder.revision import source_revision
 from common.utils.cores import cpu_quota, usable_cores

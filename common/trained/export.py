@@ -15,8 +15,7 @@ from common.distributed.console import counted
 from common.errors import UserError, user_errors
 from common.trained.trained_model import TrainedModel, read_trained_model
 from common.utils.atomic import temporary_folder_beside
-from common.utils.command_line import Parser, path, run_command
-from common.utils.new_file import check_new_file
+from common.utils.command_line import Parser, check_new_file, path, run_command
 
 Target = Literal["torch", "keras", "onnx"]
 Write = Callable[[TrainedModel, Path], None]

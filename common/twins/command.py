@@ -11,8 +11,7 @@ from common.twins.contract import PairSource, check_source
 from common.twins.processes import compare
 from common.twins.report import report_lines, write_page
 from common.twins.verdict import judge
-from common.utils.command_line import Parser, path, whole_number, word
-from common.utils.new_file import check_new_file
+from common.utils.command_line import Parser, check_new_file, path, whole_number, word
 from common.utils.printable import printable
 
 DESCRIPTION = """Say whether a PyTorch model and a Keras model are the same, where they part, and why.

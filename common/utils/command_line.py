@@ -95,6 +95,24 @@ def path(text: str) -> Path:
     return Path(word(text))
 
 
+def check_new_file(file: Path, *, option: str = "--output", replaced: bool = False) -> None:
+    """Raise UserError unless a file can be written and none is lost, before the work that fills it.
+
+    Args:
+        option: that named it, for the message.
+        replaced: an existing file may be replaced (--force).
+    """
+    if file.is_dir():
+        raise UserError(f"this is a folder, not a file. Received: {option} {file}. Name a file in it")
+    if file.exists() and not replaced:
+        raise UserError(
+            f"the file already exists and is not overwritten. Received: {option} {file}. Name another, or give --force"
+        )
+    above = next(parent for parent in file.absolute().parents if parent.exists())
+    if not above.is_dir():
+        raise UserError(f"a file needs a folder. Received: {option} {file}, and {above} is a file. Name another place")
+
+
 def project_version() -> str:
     """Return what `--version` of every program prints, e.g. "horovod-twins 0.1.0"."""
     return f"horovod-twins {metadata.version('horovod-twins')}"

@@ -20,11 +20,7 @@ def usable_cores() -> int:
 
 
 def cpu_quota(root: Path = Path("/")) -> float | None:
-    """Return the processor time that a container of this process may use, in cores; None: as much as there is.
-
-    Args:
-        root: folder with `proc` and `sys`.
-    """
+    """Return the processor time that a container of this process may use, in cores; None: as much as there is."""
     return min(_quotas(root), default=None)
 
 

@@ -24,9 +24,6 @@ def hand_over(framework: str) -> None:
     The process, its arguments, the interpreter's options and all variables stay, so launchers notice nothing. Other
     processes that import the folder (a notebook, a test) are left alone. Where the environment cannot be used, the
     process ends with one line and exit code 2; with several ranks each has its line, as one host alone may be broken.
-
-    Args:
-        framework: torch or keras.
     """
     try:
         _require_own_program(f"{framework}_impl")

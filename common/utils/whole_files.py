@@ -78,10 +78,7 @@ def parse_toml(text: str) -> dict[str, Any]:
 
 
 def read_toml(path: Path, *, what: str, remedy: str = "Name a TOML file") -> dict[str, Any]:
-    """Return the content of a TOML file.
-
-    Args:
-        what: the file is, and what to do if there is none: for the messages.
+    """Return the content of a TOML file; what it is, and the remedy if there is none, are for the messages.
 
     Raises:
         UserError: it cannot be read, or is not TOML.

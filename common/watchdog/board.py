@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 # What a rank does. While it loads data or writes a checkpoint it does not wait for other ranks.
-_BEFORE_MEETING = ("imports", "joining the others", "preparing data")
-_TOGETHER = ("startup", "training", "loading data", "validation", "test", "checkpoint", "other", "ending")
-ACTIVITIES = (*_BEFORE_MEETING, *_TOGETHER, "serving")
+ACTIVITIES = (
+    *("imports", "joining the others", "preparing data", "startup", "training", "loading data", "validation", "test"),
+    *("checkpoint", "other", "ending", "serving"),
+)
 
 
 class Board(ctypes.Structure):
@@ -41,17 +42,6 @@ class Board(ctypes.Structure):
         """What the rank does."""
         return ACTIVITIES[self.activity_number]
 
-    def set_activity(self, activity: str) -> None:
-        """Note what the rank does from now on, which is progress."""
-        self.activity_number, self.moved_at = ACTIVITIES.index(activity), time.monotonic()
-
-    def add_updates(self, updates: int) -> None:
-        """Note that the rank has made updates."""
-        now = time.monotonic()
-        self.slowest_seconds = max(self.slowest_seconds, now - self.moved_at)
-        self.updates += updates
-        self.moved_at = now
-
 
 def board_in(descriptor: int) -> Board:
     """Return the board in a file without a name, which another process may have open, too."""
@@ -74,23 +64,25 @@ def announce_failure(reason: str) -> None:
 
 
 def announce(activity: str) -> None:
-    """Tell the watcher what this rank does from now on."""
-    _own.set_activity(activity)
+    """Tell the watcher what this rank does from now on, which is progress."""
+    _own.activity_number, _own.moved_at = ACTIVITIES.index(activity), time.monotonic()
 
 
 def note_updates(updates: int) -> None:
     """Tell the watcher that this rank has made updates."""
-    _own.add_updates(updates)
+    now = time.monotonic()
+    _own.slowest_seconds = max(_own.slowest_seconds, now - _own.moved_at)
+    _own.updates += updates
+    _own.moved_at = now
 
 
 @contextmanager
 def doing(activity: str) -> Iterator[None]:
     """Tell the watcher what this rank does in the block."""
-    board = _own
-    before = board.activity
-    board.set_activity(activity)
+    before = _own.activity
+    announce(activity)
     try:
         yield
     finally:
-        if board.activity == activity:  # batches are loaded in a thread, beside which others set the activity
-            board.set_activity(before)
+        if _own.activity == activity:  # batches are loaded in a thread, beside which others set the activity
+            announce(before)

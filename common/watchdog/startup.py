@@ -20,7 +20,7 @@ if is_trainer():
     pause_garbage_collection()
 
 from common.config import HELP, FaultConfig, config_from_dict, parse_command_line, requested
-from common.distributed.communicator import under_launcher
+from common.distributed.launchers import under_launcher
 from common.watchdog.watch import watch_startup
 
 

@@ -9,13 +9,14 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 import psutil
 
 from common.config import FaultConfig
-from common.distributed.communicator import Communicator, launcher_rank, under_launcher
+from common.distributed.communicator import Communicator
+from common.distributed.launchers import launcher_rank, under_launcher
 from common.errors import EXIT_CODE_STALLED
 from common.utils.command_line import program_name
 from common.utils.paths import ROOT
@@ -24,7 +25,7 @@ from common.watchdog.board import Board, announce, board_in, use_board
 TICK_SECONDS = 1.0  # from one look of a watcher at its rank to the next
 # Without the packages of this environment, whose paths take most of the start of Python.
 _PROGRAM = "import sys; sys.path.insert(0, {root!r}); from common.watchdog.watcher import main; main()"
-Peers = list[tuple[list[str], int]]
+Peers = Sequence[tuple[list[str], int]]
 End = Callable[[str], None]
 
 # The watcher of this process. It ends with it: a finished rank that cannot end hangs, too.
@@ -33,7 +34,7 @@ _has_warned = False
 
 
 class Watch:
-    """The watcher of this rank, from its start to `stop`.
+    """The watcher of this rank.
 
     Raises:
         OSError, RuntimeError: there is no process, file or thread left for it, or it has ended at once.
@@ -62,18 +63,17 @@ class Watch:
         announce("imports")
         threading.Thread(target=self._listen, name="watchdog", daemon=True).start()
 
-    def order(self, config: FaultConfig, *, rank: int, peers: Peers | None = None, secret: str | None = None) -> None:
+    def order(self, config: FaultConfig, *, rank: int, peers: Peers = (), secret: str = "") -> None:
         """Tell the watcher what to do.
 
         Args:
-            peers: addresses and port of the watchers of all ranks; None: they have not met.
-            secret: of the ranks.
+            peers: addresses and port of the watchers of all ranks; empty: they have not met.
         """
         orders = {
             "rank": rank,
             "process": os.getpid(),
             "program": program_name(sys.argv[0]),
-            "peers": peers or [],
+            "peers": peers,
             "secret": secret or secrets.token_hex(16),
             "action": config.stall_action,
             "elastic": config.elastic,
@@ -88,14 +88,6 @@ class Watch:
             self.process.stdin.flush()
         except OSError as error:
             _warn(error)
-
-    def stop(self) -> None:
-        """End the watcher: from now on this rank may take its time."""
-        use_board(Board())
-        assert self.process.stdin
-        with suppress(OSError):
-            self.process.stdin.close()
-        self.process.wait()
 
     def _listen(self) -> None:
         assert self.process.stdout
@@ -147,10 +139,14 @@ def start_watch(config: FaultConfig, *, comm: Communicator, end: End, fail: End)
 
 
 def stop_watch() -> None:
-    """End the watcher of this process, if there is one."""
+    """End the watcher of this process, if there is one: from now on this rank may take its time."""
     global _current
     if _current:
-        _current.stop()
+        use_board(Board())
+        assert _current.process.stdin
+        with suppress(OSError):
+            _current.process.stdin.close()
+        _current.process.wait()
         _current = None
 
 

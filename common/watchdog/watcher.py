@@ -20,14 +20,15 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from common.utils.process_state import GONE, STOPPED, parent_of, process_state
+from common.utils.process_state import ENDED, GONE, STOPPED, parent_of, process_state
 from common.watchdog.board import board_in
-from common.watchdog.launcher import end_launcher
 from common.watchdog.verdict import SILENT_SECONDS, Report, hanging_ranks, is_stuck, words
 
 GRACE_TICKS = 5  # for a stack to come, and for a rank to end by itself
 MOST_BYTES = 60_000  # of a datagram, of which a stack takes half at most
 LONGEST_REASON = 1000  # characters of what is recorded; the line that is printed has all
+LAUNCHERS = ("mpirun", "mpiexec", "orterun")  # which wait for their daemons on all hosts, also on a dead one
+LAUNCHER_SECONDS = 30.0  # for a launcher to end by itself
 
 
 @dataclass(kw_only=True)
@@ -194,6 +195,26 @@ class Watcher:
 def _tell_rank(what: str, reason: str) -> None:
     with suppress(BrokenPipeError):  # it has ended
         print(json.dumps({what: reason}), flush=True)
+
+
+def end_launcher(process: int, *, patience_seconds: float = LAUNCHER_SECONDS) -> None:
+    """End a process by force, if it is `mpirun` and does not end by itself: it waits for its daemon on a dead host."""
+    try:
+        program = Path(f"/proc/{process}/cmdline").read_bytes().split(b"\0")[0].decode(errors="replace")
+    except OSError:
+        return
+    if Path(program).name not in LAUNCHERS:
+        return
+    last = time.monotonic() + patience_seconds
+    while process_state(process) not in ENDED:
+        if time.monotonic() > last:
+            # With what it has started to reach other hosts, which would keep its output open.
+            children = [int(path.name) for path in Path("/proc").glob("[0-9]*") if parent_of(int(path.name)) == process]
+            for number in (process, *children):
+                with suppress(OSError):
+                    os.kill(number, signal.SIGKILL)
+            return
+        time.sleep(0.2)
 
 
 def main() -> None:

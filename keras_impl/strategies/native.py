@@ -12,8 +12,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from common.distributed.addresses import addresses_of_ranks
 from common.distributed.communicator import Communicator
-from common.distributed.rendezvous import addresses_of_ranks
 from common.run_folder.checkpoints import PartialEpoch
 from common.run_folder.sharing import SharingRecord
 from common.run_folder.values import NotRecorded

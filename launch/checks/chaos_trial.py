@@ -17,7 +17,7 @@ from typing import get_args
 import psutil
 
 from common.checks.chaos_record import HostKind, Kind, SignalKind, Trial, Way
-from common.distributed.communicator import launcher_rank
+from common.distributed.launchers import launcher_rank
 from common.errors import UserError
 from common.run_folder.records import read_run
 from common.run_folder.world_changes import ElasticRecord, WorldChange

@@ -13,7 +13,7 @@ from pathlib import Path
 from common.checks.parity_record import PARITY_FILE, PROOFS, FinishedPart, ParityRecord, ParitySettings
 from common.checks.parity_worker import ParityJob
 from common.distributed.console import counted
-from common.errors import UserError, from_os_error
+from common.errors import UserError, as_user_error
 from common.json_records import SCHEMA_VERSION
 from common.run_folder.environment import describe_environment, package_versions
 from common.run_folder.records import EPOCHS_FILE, now, read_run
@@ -100,7 +100,7 @@ class ParityProofs:
                 self._prove()
                 shutil.rmtree(self.logs)
         except OSError as error:
-            raise from_os_error(error, doing="writing the proofs") from None
+            raise as_user_error(error, doing="writing the proofs") from None
         finally:
             shutil.rmtree(self.work, ignore_errors=True)
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from common.checks.verify_record import WholeRun, whole_run, write_verify
 from common.config import Config, changed_settings, settings_flags
-from common.distributed.communicator import under_launcher
+from common.distributed.launchers import under_launcher
 from common.errors import EXIT_CODE_INTERRUPTED, UserError, expanded
 from common.model.weights import weights_hash
 from common.run_folder.environment import TUNING_VARIABLES, Environment

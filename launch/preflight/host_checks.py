@@ -23,8 +23,8 @@ import psutil
 
 from common.data import cache as dataset_cache
 from common.data.images.prepared_file import load_prepared
+from common.distributed.addresses import check_host_name
 from common.distributed.console import counted
-from common.distributed.host_name import check_host_name
 from common.errors import UserError
 from common.model.memory import FRAMEWORK_BYTES
 from common.run_folder.environment import PACKAGES_OF_FRAMEWORK, package_versions

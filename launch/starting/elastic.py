@@ -4,7 +4,7 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
-from common.distributed.communicator import HOST_ALIASES
+from common.distributed.launchers import HOST_ALIASES
 from common.errors import UserError
 from launch.starting.launchers import Launcher
 from launch.starting.processes import require_program

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from common.distributed.console import counted
+from common.distributed.launchers import AT_ONCE
 from common.errors import UserError
-from common.utils.at_once import AT_ONCE
 from common.utils.command_line import whole_number
 from common.utils.cores import cpu_quota, own_cores
 from launch.installation.node import ask_nvidia

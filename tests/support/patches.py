@@ -16,9 +16,9 @@ from unittest import mock
 import numpy as np
 
 from common.data import batches
-from common.distributed.communicator import launcher_rank
 from common.distributed.exchange_meter import ExchangeMeter
 from common.distributed.horovod_module import NoHorovod
+from common.distributed.launchers import launcher_rank
 from common.errors import UserError
 from common.measurement.timing import Phases
 from common.model import specs as model_specs

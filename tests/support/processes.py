@@ -14,7 +14,7 @@ from pathlib import Path
 
 import psutil
 
-from common.distributed.communicator import launcher_rank, under_launcher
+from common.distributed.launchers import launcher_rank, under_launcher
 from common.run_folder.records import EPOCHS_FILE
 
 TESTS = Path(__file__).parent

@@ -26,7 +26,7 @@ from patches import PATCHES
 
 from common.data.batches import normalize
 from common.data.loading import load_dataset
-from common.distributed.communicator import launcher_rank
+from common.distributed.launchers import launcher_rank
 from common.trained.trained_model import read_trained_model
 from common.watchdog.watch import stop_watch
 

@@ -13,8 +13,8 @@ from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
+from common.distributed.addresses import interface_of, own_address
 from common.distributed.communicator import Communicator
-from common.distributed.rendezvous import interface_of, own_address
 from common.run_folder.sharing import SharingRecord
 from common.strategies.sharing import native_record
 from torch_impl.strategies.strategy import Strategy

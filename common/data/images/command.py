@@ -24,9 +24,8 @@ from common.distributed.console import counted, readable_seconds
 from common.errors import UserError, expanded
 from common.measurement.interference import peak_memory_bytes
 from common.utils.atomic import write_atomically
-from common.utils.command_line import Parser, height_and_width, image_size, path, whole_number
+from common.utils.command_line import Parser, check_new_file, height_and_width, image_size, path, whole_number
 from common.utils.cores import usable_cores
-from common.utils.new_file import check_new_file
 from common.utils.printable import printable
 
 SHOWN_FILES = 5

@@ -11,9 +11,9 @@ import pytest
 from processes import ROOT
 from waiting import wait_until
 
+from common.distributed.launchers import AT_ONCE
 from common.measurement import interference as isolation
 from common.measurement.interference import InterferenceMeter, join, other_processes, take_sample
-from common.utils.at_once import AT_ONCE
 
 BUSY = "import time\nend = time.time() + 60\nwhile time.time() < end: pass"
 

@@ -17,6 +17,7 @@ from played_run import LostRankError, Played, PlayedRun, device_of, play
 from common.config import config_from_dict, parse_command_line
 from common.distributed.console import Console, readable_seconds
 from common.distributed.exchange_meter import ExchangeMeter
+from common.distributed.launchers import AT_ONCE
 from common.errors import UserError
 from common.measurement.metrics import Sums
 from common.measurement.timing import process_age
@@ -30,7 +31,6 @@ from common.run_folder.records import Evaluation, NotRecorded, read_run
 from common.run_folder.run_writer import RunWriter
 from common.run_folder.start_times import BEGAN_AT, STARTED_AT, SUBMITTED_AT, TIMESTAMPS
 from common.strategies.sharing import ring_record
-from common.utils.at_once import AT_ONCE
 
 TWO_RANKS = {"training": {"batch_size": 15}}
 VALIDATED = {"data": {"validation_share": 0.25}}

@@ -7,7 +7,7 @@ import time
 import pytest
 from processes import environment, launcher_command
 
-from common.distributed.communicator import launcher_of
+from common.distributed.launchers import launcher_of
 from common.run_folder.records import NotRecorded
 from common.run_folder.start_times import BEGAN_AT, STARTED_AT, SUBMITTED_AT, launch_seconds, queue_seconds
 from launch.starting.processes import run_filtered, started
@@ -69,7 +69,7 @@ def test_launchers_are_recognized_by_their_variables(variables, launcher):
 WORKER = """
 import json, os, sys, time
 from pathlib import Path
-from common.distributed.communicator import launcher_of
+from common.distributed.launchers import launcher_of
 from common.run_folder.start_times import launch_seconds
 from common.measurement.timing import process_start
 launch = launch_seconds(os.environ, process_began=process_start())

@@ -26,8 +26,8 @@ from common.config import FaultConfig
 from common.distributed.communicator import Communicator
 from common.utils.process_state import parent_of
 from common.watchdog import verdict, watch
-from common.watchdog.launcher import end_launcher
 from common.watchdog.startup import flags
+from common.watchdog.watcher import end_launcher
 
 WAIT_SECONDS = 60.0
 

@@ -12,8 +12,8 @@ import pytest
 import waiting
 from processes import call, epochs_of, finish, start_command, wait_until
 
+from common.distributed.launchers import AT_ONCE
 from common.run_folder.records import read_run
-from common.utils.at_once import AT_ONCE
 from launch import __main__ as launch
 from launch.experiments.left_over import left_over
 from launch.experiments.plan import read_plan

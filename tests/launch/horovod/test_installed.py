@@ -11,7 +11,7 @@ from environments import ENVIRONMENT, copy_environment
 from horovod.common import open_mpi_prefix as prefix
 from processes import environment
 
-from common.distributed import communicator
+from common.distributed import launchers
 from launch.installation.environment import site_packages
 from launch.preflight.host_checks import MARKS, horovod_build
 
@@ -153,4 +153,4 @@ def test_the_prefix_is_set_for_this_environments_mpi_alone_and_removed_after_an_
 
 
 def test_launchers_are_known_by_the_same_variables_everywhere():
-    assert prefix.LAUNCHER_VARIABLES == communicator.LAUNCHER_VARIABLES
+    assert prefix.LAUNCHER_VARIABLES == launchers.LAUNCHER_VARIABLES

@@ -8,8 +8,8 @@ import os
 
 import pytest
 
+from common.distributed.launchers import AT_ONCE, runs_at_once
 from common.errors import UserError
-from common.utils.at_once import AT_ONCE, runs_at_once
 from launch.experiments.survey import this_host
 from launch.starting import lanes
 from launch.starting.gpus import GPUS_SEEN

@@ -19,7 +19,7 @@ from given.launch import finished_run
 from made_programs import ended_with_the_test
 from processes import call
 
-from common.distributed.communicator import HOST_ALIASES
+from common.distributed.launchers import HOST_ALIASES
 from common.utils.paths import ROOT
 from launch.__main__ import main
 from launch.starting import train

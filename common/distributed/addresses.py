@@ -1,7 +1,8 @@
-"""Addresses at which the ranks of a run reach each other, for frameworks that connect them themselves."""
+"""Addresses at which the ranks of a run reach each other: looked up by Gloo, or given to a framework."""
 
 import platform
 import socket
+from typing import Any
 
 import psutil
 
@@ -49,3 +50,33 @@ def addresses_of_ranks(comm: Communicator) -> list[str]:
         free.bind(("", 0))
         found: list[str] = comm.allgather(f"{own_address(comm)}:{free.getsockname()[1]}")
     return found
+
+
+def check_host_name() -> None:
+    """Raise UserError unless the name of this host leads to an address of it: Horovod as published crashes there.
+
+    It does what Gloo does (`gloo/transport/tcp/device.cc`, `lookupAddrForHostname`): each process set has a device
+    without an interface.
+    """
+    name = socket.gethostname()
+    try:
+        found = [(family, address) for family, *_, address in socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)]
+    except (OSError, UnicodeError):
+        problem = "which does not resolve"
+    else:
+        if any(_is_of_this_host(family, address) for family, address in found):
+            return
+        problem = f"which resolves to {', '.join(str(address[0]) for _, address in found)}, not an address of this host"
+    raise UserError(
+        f"Gloo looks up the name of its host. Received: {name}, {problem}. Add the name to /etc/hosts there, with an "
+        "address at which the other hosts can reach it, or start the ranks over MPI"
+    )
+
+
+def _is_of_this_host(family: int, address: Any) -> bool:
+    with socket.socket(family, socket.SOCK_STREAM) as own:
+        try:
+            own.bind(address)
+        except OSError:
+            return False
+    return True

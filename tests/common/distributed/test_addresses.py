@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from fake_ranks import alone
 
-from common.distributed.rendezvous import interface_of, own_address
+from common.distributed.addresses import interface_of, own_address
 from common.errors import UserError
 
 
