@@ -21,13 +21,15 @@ from common.measurement.metering import Meter
 from common.measurement.step_profile import average_over_ranks
 from common.measurement.timing import Phases
 from common.run.checkpoints import Checkpoints
-from common.run.console_report import warning, warning_lines
+from common.run.commit import Commit
+from common.run.console_report import onednn_notes, start_lines, warning, warning_lines
 from common.run.elastic import Elastic
 from common.run.epoch import Epoch, Listener
 from common.run.listeners import ProgressBar, Timeline, Watched
 from common.run.measured import NOT_MEASURED, Measured
-from common.run.opening import open_on_all_ranks, reopen_on_all_ranks
-from common.run.recorder import NullRecorder
+from common.run.opening import open_run_folder, reopen_run_folder
+from common.run.recorder import NullRecorder, RunRecorder
+from common.run.resume import Standing, standing_on_all_ranks
 from common.run.strategy import RankStrategy
 from common.run.world import RankDevice, describe_world
 from common.run_folder.checkpoints import Checkpoint, PartialEpoch
@@ -105,16 +107,18 @@ class Run:
         """
         self.task, self._device = task, device
         start_watch(task.config.faults, comm=self.comm, end=self._end_hanging, fail=self._end_now)
-        comm, config, console = self.comm, task.config, self.console
+        comm, config = self.comm, task.config
         self.world = describe_world(device, comm=comm, config=config, is_elastic=self.elastic is not None)
         commit = self.elastic.commit if self.elastic else None
         if commit:
-            self.checkpoint = commit.checkpoint
-            reopen_on_all_ranks(commit, task, self.world, comm=comm, console=console, take=self._take)
+            self.checkpoint, standing = commit.checkpoint, None
         else:
-            self.checkpoint = open_on_all_ranks(
-                task, self.world, framework=self.framework, comm=comm, console=console, take=self._take
-            )
+            standing = standing_on_all_ranks(config, comm=comm, framework=self.framework, report=self.console.line)
+        with comm.propagate_errors("opening the run folder"):
+            if comm.rank == 0:
+                self._open_folder(commit, standing=standing)
+        if not commit:
+            self.checkpoint = comm.broadcast(self.checkpoint)
             if config.device.memory_limit is not None:
                 watch_memory(config.device.memory_limit, comm=comm, end=self._end_now, end_by_rank_0=announce_failure)
             if config.energy.energy:
@@ -128,10 +132,22 @@ class Run:
                 report=lambda change: record_change(replace(change, onednn=onednn)),
             )
 
-    def _take(self, recorder: NullRecorder, checkpoint: Checkpoint | None) -> None:
-        self.recorder = recorder
-        if self.elastic and recorder.folder:
-            self.elastic.begin(self.task, folder=recorder.folder, checkpoint=checkpoint)
+    def _open_folder(self, commit: Commit | None, *, standing: Standing | None) -> None:
+        """Open the run folder on rank 0, and keep its recorder at once: the run may end before all ranks have met."""
+        task, world, console = self.task, self.world, self.console
+        if commit:
+            for note in onednn_notes(task.config.model.onednn, world.onednn or []):
+                console.line(warning(note))
+            writer = reopen_run_folder(commit)
+        else:
+            writer, self.checkpoint = open_run_folder(
+                task, world, framework=self.framework, standing=standing, console=console
+            )
+        self.recorder = RunRecorder(writer, task=task, console=console)
+        if self.elastic:
+            self.elastic.begin(task, folder=writer.folder, checkpoint=self.checkpoint)
+        if not commit:
+            console.line("\n".join(start_lines(task, world, record=writer.record, folder=writer.folder)))
 
     def leave(self) -> None:
         """Let go of the model, for this process is about to join other ranks and to build it again."""
