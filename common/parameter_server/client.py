@@ -8,7 +8,7 @@ from numpy.typing import DTypeLike
 
 from common.config import StrategyConfig
 from common.distributed.communicator import Communicator
-from common.distributed.exchange_meter import ExchangeMeter
+from common.measurement.exchange_meter import ExchangeMeter
 from common.parameter_server.messages import (
     ANSWER,
     CALL,

@@ -19,6 +19,7 @@ import numpy as np
 from common.config import Config
 from common.distributed.communicator import Communicator
 from common.distributed.horovod_module import listen_to_hosts
+from common.measurement.timing import Timer
 from common.run.checkpoints import Checkpoints, at_end, inside
 from common.run.commit import Commit, shared_anew
 from common.run.epoch import Epoch, Listener
@@ -73,7 +74,7 @@ class Elastic(Listener):
     def __init__(self, *, size: int) -> None:
         self.commit: Commit | None = None
         self._report: Callable[[WorldChange], None] = lambda change: None
-        self._commits, self._commit_seconds, self._lost_seconds = 0, 0.0, 0.0
+        self._commits, self._commit_timer, self._lost_seconds = 0, Timer(), 0.0
         self._news = threading.Event()
         self._members: Sequence[str] = ()
         self._epoch: Epoch | None = None
@@ -219,7 +220,7 @@ class Elastic(Listener):
             HostsChanged: ranks can join, or are about to be removed; on all ranks.
         """
         if epoch.steps_left:
-            seconds = self._checkpoints.seconds
+            seconds = self._checkpoints.timer.seconds
             self._keep(lambda: inside(epoch, comm=self._comm, seconds=seconds, in_memory=True))
 
     def epoch_recorded(self, epoch: Epoch) -> None:
@@ -240,16 +241,14 @@ class Elastic(Listener):
 
     def counted(self) -> ElasticRecord:
         """Return how many commits this process has made, and how long they took."""
-        return ElasticRecord(commits=self._commits, commit_seconds=self._commit_seconds)
+        return ElasticRecord(commits=self._commits, commit_seconds=self._commit_timer.seconds)
 
     def _keep(self, made: Callable[[], Checkpoint]) -> None:
         """Keep a state as that from which the run goes on; then look whether ranks come or go."""
         assert self.commit
-        started = time.perf_counter()
-        with self._checkpoints.timed():
+        with self._checkpoints.timer.timed(), self._commit_timer.timed():
             self.commit = replace(self.commit, checkpoint=made(), made_at=time.time())
         self._commits += 1
-        self._commit_seconds += time.perf_counter() - started
         if any(self._comm.allgather(self.has_news())):
             raise HostsChanged
 

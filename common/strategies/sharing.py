@@ -6,7 +6,7 @@ import numpy as np
 
 from common.config import Config
 from common.distributed.communicator import Communicator
-from common.distributed.exchange_meter import ExchangeMeter
+from common.measurement.exchange_meter import ExchangeMeter
 from common.model.layers import Convolution, Dense, GatherParts
 from common.parameter_server.schedule import Schedule
 from common.pipeline.links import Links
@@ -166,10 +166,10 @@ def split_record(task: Task, meter: ExchangeMeter, *, comm: Communicator) -> Sha
 def _together(inside: ExchangeMeter, averages: ExchangeMeter) -> ExchangeMeter:
     """Return what was exchanged inside a copy of the model and between copies."""
     return ExchangeMeter(
-        averages.updates,
-        inside.sent_bytes + averages.sent_bytes,
-        inside.received_bytes + averages.received_bytes,
-        inside.seconds + averages.seconds,
+        updates=averages.updates,
+        sent_bytes=inside.sent_bytes + averages.sent_bytes,
+        received_bytes=inside.received_bytes + averages.received_bytes,
+        seconds=inside.seconds + averages.seconds,
     )
 
 

@@ -16,8 +16,8 @@ from played_run import LostRankError, Played, PlayedRun, device_of, play
 
 from common.config import config_from_dict, parse_command_line
 from common.distributed.console import Console, readable_seconds
-from common.distributed.exchange_meter import ExchangeMeter
 from common.errors import UserError
+from common.measurement.exchange_meter import ExchangeMeter
 from common.measurement.metrics import Sums
 from common.measurement.timing import process_age
 from common.model.weights import load_weights, weights_hash
