@@ -46,7 +46,7 @@ def start_lines(task: Task, world: World, *, record: RunRecord, folder: Path) ->
         f"epoch, {task.total_steps:,} in total{_left_over(task)}",
         f"optimizer: {_optimizer(task)}",
         *_group_lines(task),
-        f"settings: {_changed(config) or 'defaults'}",
+        f"settings: {_changed(task) or 'defaults'}",
         f"run folder: {folder}",
     ]
     if config.record.verbose:
@@ -139,9 +139,9 @@ def _optimizer(task: Task) -> str:
     return ", ".join(words)
 
 
-def _changed(config: Config) -> str:
+def _changed(task: Task) -> str:
     """Return the settings that differ from their defaults, but for those that other lines show."""
-    changes = changed_settings(completed(Config()), config)
+    changes = changed_settings(completed(Config()), task.config)
     return ", ".join(f"{name.replace('_', ' ')} {value}" for _, name, _, value in changes if name not in _SHOWN)
 
 

@@ -32,7 +32,7 @@ from common.task.task import Task
 
 
 def open_run_folder(
-    task: Task, world: World, *, framework: str, standing: Standing | None, console: Console
+    task: Task, world: World, *, framework: str, standing: Standing, console: Console
 ) -> tuple[RunWriter, Checkpoint | None]:
     """Create or resume the run folder; return its writer and, if resumed, the checkpoint.
 
@@ -45,14 +45,13 @@ def open_run_folder(
     config = task.config
     if config.strategy.replay:
         check_replayed(config, framework=framework)
-    new_folder = _new_folder(task, world, framework=framework)
+    folder = _folder_of(task, world, framework=framework)
     if standing == "to be set aside":
-        place = set_aside(new_folder)
+        place = set_aside(folder)
         console.line(f"a run of this name cannot be resumed: its folder was moved to {place}")
     if config.record.resume is None and standing != "to be resumed":
         first = weights_hash(task.first_arrays())
-        return RunWriter.create(new_folder, _new_record(task, world, framework=framework, first_weights=first)), None
-    folder = Path(config.record.resume) if config.record.resume else new_folder
+        return RunWriter.create(folder, _new_record(task, world, framework=framework, first_weights=first)), None
     run, checkpoint = read_resumable_run(folder, framework=framework, task=task)
     assert isinstance(run.record.hashes, Hashes), "a run that is resumed was measured"
     kept = run.record.hashes.initial_weights  # where they came from may be gone
@@ -90,10 +89,10 @@ def reopen_run_folder(commit: Commit) -> RunWriter:
     return RunWriter(commit.folder, replace(run.record, status=status), epochs=run.epochs[:finished])
 
 
-def _new_folder(task: Task, world: World, *, framework: str) -> Path:
+def _folder_of(task: Task, world: World, *, framework: str) -> Path:
     config, stamp = task.config, datetime.now().strftime("%Y%m%d-%H%M%S")
     dataset, model = config.data.dataset.split(":")[0], config.model.model.replace(":", "-")
-    return config.record.folder(config.record.name or f"{framework}-{model}-{dataset}-np{world.size}-{stamp}")
+    return config.record.folder(unnamed=f"{framework}-{model}-{dataset}-np{world.size}-{stamp}")
 
 
 def _new_record(task: Task, world: World, *, framework: str, first_weights: str | NotRecorded) -> RunRecord:

@@ -108,7 +108,9 @@ class Run:
         self.task, self._device = task, device
         start_watch(task.config.faults, comm=self.comm, end=self._end_hanging, fail=self._end_now)
         comm, config = self.comm, task.config
-        self.world = describe_world(device, comm=comm, config=config, is_elastic=self.elastic is not None)
+        self.world = describe_world(
+            device, comm=comm, pinned_memory=config.device.pinned_memory, is_elastic=self.elastic is not None
+        )
         commit = self.elastic.commit if self.elastic else None
         if commit:
             self.checkpoint, standing = commit.checkpoint, None
@@ -132,7 +134,7 @@ class Run:
                 report=lambda change: record_change(replace(change, onednn=onednn)),
             )
 
-    def _open_folder(self, commit: Commit | None, *, standing: Standing | None) -> None:
+    def _open_folder(self, commit: Commit | None, *, standing: Standing) -> None:
         """Open the run folder on rank 0, and keep its recorder at once: the run may end before all ranks have met."""
         task, world, console = self.task, self.world, self.console
         if commit:

@@ -5,7 +5,6 @@ import platform
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from common.config import Config
 from common.distributed.communicator import Communicator, launcher_of
 from common.run_folder.records import World
 from common.run_folder.values import NotRecorded, OneDNNInForce
@@ -32,11 +31,12 @@ class RankDevice:
     pinned_memory: NotRecorded | None = None
 
 
-def describe_world(device: RankDevice, *, comm: Communicator, config: Config, is_elastic: bool) -> World:
+def describe_world(device: RankDevice, *, comm: Communicator, pinned_memory: bool, is_elastic: bool) -> World:
     """Return the ranks there are; every rank calls this.
 
     Args:
         device: of this rank.
+        pinned_memory: the setting.
         is_elastic: whether ranks come and go: then a host may have fewer than places.
     """
     in_force: OneDNNInForce | None = None if device.name != "cpu" else "on" if device.onednn else "off"
@@ -60,6 +60,6 @@ def describe_world(device: RankDevice, *, comm: Communicator, config: Config, is
         gpus=list(gpus),
         onednn=list(onednn_of_ranks),
         launcher=launcher_of(os.environ),
-        pinned_memory=device.pinned_memory or config.device.pinned_memory,
+        pinned_memory=device.pinned_memory or pinned_memory,
         at_once=runs_at_once(),
     )
