@@ -56,8 +56,12 @@ def start_lines(task: Task, world: World, *, record: RunRecord, folder: Path) ->
     return lines
 
 
-def warning_lines(task: Task, world: World) -> list[str]:
-    """Return what may surprise in the run, or makes its timings invalid: a line for each cause."""
+def warning_lines(task: Task, world: World, *, others: Sequence[str] = ()) -> list[str]:
+    """Return what may surprise in the run, or makes its timings invalid: a line for each cause.
+
+    Args:
+        others: programs of others on this machine.
+    """
     config = task.config
     causes = [*task.dataset.notes, *onednn_notes(config.model.onednn, world.onednn or [])]
     if config.record.profile:
@@ -68,6 +72,8 @@ def warning_lines(task: Task, world: World) -> list[str]:
         causes.append("one rank is a straggler (--slow). Timings are invalid")
     if world.oversubscribed:
         causes.append(_shared_cores(world))
+    if others:
+        causes.append(f"other programs use this machine: {'; '.join(others)}. Times may be longer")
     return [warning(cause) for cause in causes]
 
 

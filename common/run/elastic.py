@@ -24,6 +24,7 @@ from common.run.checkpoints import Checkpoints, at_end, inside
 from common.run.commit import Commit, shared_anew
 from common.run.epoch import Epoch, Listener
 from common.run.resume import recorded_first_copies
+from common.run.strategy import RankStrategy
 from common.run_folder.checkpoints import Checkpoint, PartialEpoch
 from common.run_folder.records import now
 from common.run_folder.world_changes import Cause, ElasticRecord, WorldChange
@@ -184,11 +185,11 @@ class Elastic(Listener):
             self._interruption = replace(self._interruption, agreed_at=time.time())
         return int(first_size)
 
-    def goes_on(self, checkpoints: Checkpoints, first: Checkpoint | None) -> None:
+    def goes_on(self, checkpoints: Checkpoints, first: RankStrategy | None) -> None:
         """Training goes on, or starts: then keep its start. What has passed since the commit is lost.
 
         Args:
-            first: the state of a run that starts; None: it goes on.
+            first: the strategy of a run that starts; None: it goes on.
         """
         self._checkpoints = checkpoints
         if self._interruption and self.commit:
@@ -196,7 +197,8 @@ class Elastic(Listener):
             self._lost_seconds += max(0.0, at - max(self.commit.made_at, self._counted_until))
             self._counted_until = at
         if first:
-            self._keep(lambda: first)
+            start = Checkpoint(0, 0, first.weights(), first.optimizer_state())
+            self._keep(lambda: start)
 
     def epoch_starts(self, epoch: Epoch) -> None:
         """Count the updates of this epoch."""

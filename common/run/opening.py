@@ -10,6 +10,7 @@ from common.distributed.console import Console, counted
 from common.json_records import SCHEMA_VERSION
 from common.model.weights import weights_hash
 from common.run.commit import Commit
+from common.run.console_report import onednn_notes, warning
 from common.run.resume import Standing, check_replayed, read_resumable_run
 from common.run_folder.checkpoints import Checkpoint
 from common.run_folder.environment import describe_environment
@@ -76,12 +77,14 @@ def open_run_folder(
     return writer, checkpoint
 
 
-def reopen_run_folder(commit: Commit) -> RunWriter:
+def reopen_run_folder(commit: Commit, task: Task, world: World, *, console: Console) -> RunWriter:
     """Return a writer of the folder of a run that other ranks began; epochs after the commit are trained again.
 
     Raises:
         UserError: the folder cannot be read or written.
     """
+    for note in onednn_notes(task.config.model.onednn, world.onednn or []):
+        console.line(warning(note))
     run, finished = read_run(commit.folder), commit.checkpoint.epoch if commit.checkpoint else 0
     assert isinstance(run.record.status, Status), "a measured run has a status"
     process = {"host": describe_environment().host, "process": psutil.Process().pid, "heartbeat_at": now()}

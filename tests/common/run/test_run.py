@@ -55,7 +55,7 @@ def test_a_run_that_ends_while_its_folder_is_opened_is_on_record_as_ended(tmp_pa
     def opened(comm):
         run = Run(framework="torch", comm=comm, console=Console(comm, progress="lines"))
         if comm.rank:
-            describe_world(device_of(), comm=comm, pinned_memory=False, is_elastic=False)
+            describe_world(device_of(), task=make_task(config), comm=comm)
             raise LostRankError
         try:
             Played.open(run, make_task(config, size=2))
