@@ -1,4 +1,4 @@
-"""`common.distributed.exchange_meter` inside a graph, which counts at every call, not only when it is traced."""
+"""`common.measurement.exchange_meter` inside a graph, which counts at every call, not only when it is traced."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from common.distributed import exchange_meter as counted
+from common.measurement import exchange_meter as counted
 
 Exchange = Callable[[list[Any], Any], list[Any]]  # of tensors and a compression
 
@@ -27,7 +27,9 @@ class ExchangeMeter:
     def read(self) -> counted.ExchangeMeter:
         """Return what was counted."""
         sent, received = self._bytes.numpy().tolist()
-        return counted.ExchangeMeter(self.updates, sent, received, float(self._seconds))
+        return counted.ExchangeMeter(
+            updates=self.updates, sent_bytes=sent, received_bytes=received, seconds=float(self._seconds)
+        )
 
     @contextmanager
     def undone(self) -> Iterator[None]:

@@ -10,11 +10,11 @@ from torch import Tensor, nn
 from common.config import Config, DeviceConfig
 from common.distributed.communicator import Communicator
 from common.distributed.core_sharing import threads_per_rank
-from common.distributed.exchange_meter import ExchangeMeter
 from common.distributed.horovod_module import horovod_module
 from common.distributed.joining import join_ranks
 from common.distributed.pinning import check_own_gpu, choose_gpu
 from common.errors import UserError
+from common.measurement.exchange_meter import ExchangeMeter
 from common.run.world import RankDevice
 from common.utils.freed_memory import keep_freed_memory
 from torch_impl.onednn import onednn_is_on, use_onednn

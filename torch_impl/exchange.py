@@ -12,7 +12,7 @@ from torch import Tensor
 
 from common.config import Config
 from common.distributed.communicator import Communicator
-from common.distributed.exchange_meter import ExchangeMeter
+from common.measurement.exchange_meter import ExchangeMeter
 from torch_impl.distributed import hvd
 
 

@@ -21,8 +21,8 @@ import numpy as np
 from common.checks.bench_record import APART, Turn
 from common.config import Config, add_onednn_option, config_from_dict
 from common.distributed.communicator import Communicator
-from common.distributed.exchange_meter import ExchangeMeter
 from common.distributed.launchers import CPU_EXCHANGE
+from common.measurement.exchange_meter import ExchangeMeter
 from common.run.epoch import Trial
 from common.run.strategy import RankStrategy
 from common.run_folder.environment import describe_environment

@@ -96,6 +96,6 @@ class RecordConfig(Settings):
         if self.profile_layers:
             object.__setattr__(self, "profile", True)  # layers are parts of its steps
 
-    def folder(self, name: str) -> Path:
-        """Return the run folder of a new run of this name."""
-        return expanded(self.runs_folder) / name
+    def folder(self, *, unnamed: str = "") -> Path:
+        """Return the folder of the run that is resumed, or of the run's name, or, without one, of `unnamed`."""
+        return Path(self.resume) if self.resume else expanded(self.runs_folder) / (self.name or unnamed)

@@ -21,9 +21,18 @@ Item = TypeVar("Item")
 
 @dataclass
 class Timer:
-    """Seconds of one rank; 0 until the phase has ended."""
+    """Adds up seconds of one rank."""
 
     seconds: float = 0.0
+
+    @contextmanager
+    def timed(self) -> Iterator[None]:
+        """Add the time of the block."""
+        started = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds += time.perf_counter() - started
 
 
 class Phases:

@@ -8,7 +8,7 @@ from numpy.typing import DTypeLike
 
 from common.config import StrategyConfig
 from common.distributed.communicator import Communicator
-from common.distributed.exchange_meter import ExchangeMeter
+from common.measurement.exchange_meter import ExchangeMeter
 from common.parameter_server.messages import (
     ANSWER,
     CALL,
@@ -35,11 +35,11 @@ class Client:
         meter: counts gradients and weights.
     """
 
-    def __init__(self, config: StrategyConfig, *, comm: Communicator, size: int, dtype: DTypeLike) -> None:
+    def __init__(self, strategy: StrategyConfig, *, comm: Communicator, size: int, dtype: DTypeLike) -> None:
         self.weights = np.zeros(size, dtype)
         self.meter = ExchangeMeter()
         self.bounds = shard_bounds(size, servers=comm.servers)
-        self._config = config
+        self._strategy = strategy
         self._world = comm.world
         self._servers = range(comm.size, comm.size + comm.servers)
         self._pushes = [Frame(stop - start, dtype) for start, stop in self.bounds]
@@ -47,10 +47,10 @@ class Client:
         self._accrued = np.zeros(size, dtype)
         self._start_segment()
 
-    def call(self, name: str, arguments: Sequence[Any] = ()) -> None:
+    def call(self, name: str) -> None:
         """Call every server."""
         for server in self._servers:
-            self._world.send((name, *arguments), dest=server, tag=CALL)
+            self._world.send((name,), dest=server, tag=CALL)
 
     def call_each(self, name: str, arguments: Sequence[Any]) -> None:
         """Call every server with an argument of its own."""
@@ -75,12 +75,12 @@ class Client:
         with self.meter.timed():
             self._batches += 1
             self.meter.updates += 1
-            if self._config.push_every > 1:
+            if self._strategy.push_every > 1:
                 self._accrued += gradient
                 gradient = self._accrued
             self._unpushed += 1
-            flags = HAS_GRADIENT * (self._unpushed == self._config.push_every)
-            flags |= WANTS_WEIGHTS * (self._batches % self._config.fetch_every == 0)
+            flags = HAS_GRADIENT * (self._unpushed == self._strategy.push_every)
+            flags |= WANTS_WEIGHTS * (self._batches % self._strategy.fetch_every == 0)
             self._send(flags, gradient)
         return self.weights
 
@@ -97,7 +97,7 @@ class Client:
     def meet(self) -> np.ndarray:
         """Wait until no worker has more to push in this segment; return the weights, the same for all workers."""
         with self.meter.timed():
-            if self._batches and (self._config.push_every > 1 or self._config.fetch_every > 1):
+            if self._batches and (self._strategy.push_every > 1 or self._strategy.fetch_every > 1):
                 # Also where nothing is left: servers answer a frame after all that were sent before it.
                 self._send(WANTS_WEIGHTS | HAS_GRADIENT * (self._unpushed > 0), self._accrued)
             requests = self._receive()

@@ -5,11 +5,11 @@ import numpy as np
 from common.config import OptimizerConfig
 
 
-def slot_names(config: OptimizerConfig) -> tuple[str, ...]:
+def slot_names(optimizer: OptimizerConfig) -> tuple[str, ...]:
     """Return what an optimizer keeps for each weight, under PyTorch's names."""
-    if config.optimizer == "sgd":
-        return ("momentum_buffer",) if config.momentum else ()
-    return ("square_avg",) if config.optimizer == "rmsprop" else ("exp_avg", "exp_avg_sq")
+    if optimizer.optimizer == "sgd":
+        return ("momentum_buffer",) if optimizer.momentum else ()
+    return ("square_avg",) if optimizer.optimizer == "rmsprop" else ("exp_avg", "exp_avg_sq")
 
 
 class UpdateRule:
@@ -26,13 +26,13 @@ class UpdateRule:
     """
 
     def __init__(
-        self, config: OptimizerConfig, weights: np.ndarray, *, slots: dict[str, np.ndarray], updates: int
+        self, settings: OptimizerConfig, weights: np.ndarray, *, slots: dict[str, np.ndarray], updates: int
     ) -> None:
         self.weights = weights
-        self.slots = {name: slots.get(name, np.zeros_like(weights)) for name in slot_names(config)}
+        self.slots = {name: slots.get(name, np.zeros_like(weights)) for name in slot_names(settings)}
         self.updates = updates
-        self._config = config
-        self._step = {"sgd": self._sgd, "rmsprop": self._rmsprop}.get(config.optimizer, self._adam)
+        self._settings = settings
+        self._step = {"sgd": self._sgd, "rmsprop": self._rmsprop}.get(settings.optimizer, self._adam)
 
     def update(self, gradient: np.ndarray, *, learning_rate: float) -> None:
         """Do one update.
@@ -41,8 +41,8 @@ class UpdateRule:
             gradient: (weights,), which is not changed.
         """
         self.updates += 1
-        decay = self._config.weight_decay
-        if decay and self._config.optimizer == "adamw":
+        decay = self._settings.weight_decay
+        if decay and self._settings.optimizer == "adamw":
             self.weights *= 1.0 - learning_rate * decay
         elif decay:
             gradient = gradient + decay * self.weights
@@ -50,31 +50,31 @@ class UpdateRule:
 
     def _sgd(self, gradient: np.ndarray, learning_rate: float) -> None:
         """`torch.optim.SGD`: v <- momentum v + d; w <- w - lr v, or with Nesterov's w <- w - lr (d + momentum v)."""
-        momentum = self._config.momentum
+        momentum = self._settings.momentum
         if momentum:
             velocity = self.slots["momentum_buffer"]
             velocity *= momentum
             velocity += gradient
-            gradient = gradient + momentum * velocity if self._config.nesterov else velocity
+            gradient = gradient + momentum * velocity if self._settings.nesterov else velocity
         self.weights -= learning_rate * gradient
 
     def _rmsprop(self, gradient: np.ndarray, learning_rate: float) -> None:
         """`torch.optim.RMSprop`: s <- alpha s + (1 - alpha) d^2; w <- w - lr d / (sqrt(s) + epsilon)."""
         squares = self.slots["square_avg"]
-        squares *= self._config.alpha
-        squares += (1.0 - self._config.alpha) * np.square(gradient)
-        self.weights -= learning_rate * (gradient / (np.sqrt(squares) + self._config.epsilon))
+        squares *= self._settings.alpha
+        squares += (1.0 - self._settings.alpha) * np.square(gradient)
+        self.weights -= learning_rate * (gradient / (np.sqrt(squares) + self._settings.epsilon))
 
     def _adam(self, gradient: np.ndarray, learning_rate: float) -> None:
         """`torch.optim.Adam` after t updates: m <- m + (1 - beta1)(d - m); v <- beta2 v + (1 - beta2) d^2;
 
         w <- w - lr / (1 - beta1^t) m / (sqrt(v) / sqrt(1 - beta2^t) + epsilon).
         """
-        beta1, beta2 = self._config.beta1, self._config.beta2
+        beta1, beta2 = self._settings.beta1, self._settings.beta2
         mean, squares = self.slots["exp_avg"], self.slots["exp_avg_sq"]
         mean += (1.0 - beta1) * (gradient - mean)
         squares *= beta2
         squares += (1.0 - beta2) * np.square(gradient)
         step_size = learning_rate / (1.0 - beta1**self.updates)
         root_correction = (1.0 - beta2**self.updates) ** 0.5
-        self.weights -= step_size * mean / (np.sqrt(squares) / root_correction + self._config.epsilon)
+        self.weights -= step_size * mean / (np.sqrt(squares) / root_correction + self._settings.epsilon)

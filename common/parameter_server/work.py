@@ -6,29 +6,6 @@ is a range of items, after which all workers meet.
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from typing import Protocol
-
-
-class Work(Protocol):
-    """Answers workers that ask for their next item.
-
-    Attributes:
-        workers_of_items: the worker of each item handed out since `meet`, in the order of items.
-    """
-
-    workers_of_items: list[int]
-
-    def meet(self) -> None:
-        """Start a segment."""
-
-    def ask(self, worker: int, *, first: int, stop: int) -> None:
-        """Let a worker, which has finished its last item, wait for the next one of the segment `first` to `stop`."""
-
-    def leave(self, worker: int) -> None:
-        """Wait no longer for a worker, which draws no more items of this segment."""
-
-    def grants(self) -> Iterator[tuple[int, int | None]]:
-        """Yield each waiting worker that may continue, and its item: None if nothing is left for it."""
 
 
 class WorkCounter:
@@ -36,6 +13,9 @@ class WorkCounter:
 
     Args:
         lead: steps that a worker may be ahead of the slowest; None: any number.
+
+    Attributes:
+        workers_of_items: the worker of each item handed out since `meet`, in the order of items.
     """
 
     def __init__(self, *, workers: int, lead: int | None) -> None:
@@ -50,17 +30,17 @@ class WorkCounter:
         self._finished = dict.fromkeys(range(self._workers), -1)  # steps; -1: it has not asked yet
 
     def ask(self, worker: int, *, first: int, stop: int) -> None:
-        """Let a worker wait for its next item."""
+        """Let a worker, which has finished its last item, wait for the next one of the segment `first` to `stop`."""
         self._first, self._stop = first, stop
         self._finished[worker] += 1
         self._waiting.append(worker)
 
     def leave(self, worker: int) -> None:
-        """Wait no longer for a worker."""
+        """Wait no longer for a worker, which draws no more items of this segment."""
         self._finished.pop(worker, None)
 
     def grants(self) -> Iterator[tuple[int, int | None]]:
-        """Yield the workers that may continue, the slowest first."""
+        """Yield each waiting worker that may continue, the slowest first, and its item: None if nothing is left."""
         for worker in sorted(self._waiting, key=lambda worker: self._finished[worker]):
             item = self._first + len(self.workers_of_items)
             is_left = item < self._stop
@@ -113,3 +93,6 @@ class RecordedWork:
             worker = self._waiting.pop(0)
             items = self._items.get(worker)
             yield worker, items.popleft() if items else None
+
+
+Work = WorkCounter | RecordedWork

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from common.config import Config
+from common.config import Config, PartsConfig
 from common.model.memory import training_bytes
 from common.model.partition import Partition, cut_into_stages
 from common.model.specs import ModelSpec
@@ -10,13 +10,12 @@ from common.model.split import split_layers
 from common.pipeline.schedule import most_held, operations
 
 
-def partition_of(spec: ModelSpec, config: Config) -> Partition:
+def partition_of(spec: ModelSpec, parts: PartsConfig) -> Partition:
     """Return the parts of the model that the ranks of a copy hold: all of it, but for `layers` and `split`.
 
     Raises:
         UserError: the model cannot be divided in this way.
     """
-    parts = config.parts
     if parts.stages:
         return cut_into_stages(spec, parts.stages, after=parts.cut_after)
     return split_layers(spec, parts.model_ranks) if parts.model_ranks else Partition(spec, (spec,))

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from common.distributed.communicator import Communicator
-from common.distributed.exchange_meter import ExchangeMeter
+from common.measurement.exchange_meter import ExchangeMeter
 from common.pipeline.schedule import Operation
 
 _FORWARD, _BACKWARD = 0, 1  # tags; messages of one sort arrive in the order in which they were sent

@@ -4,13 +4,13 @@ Every rank calls every method; rank 0 decides when, and writes.
 """
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from common.distributed.communicator import Communicator
 from common.distributed.whole_arrays import whole_arrays
+from common.measurement.timing import Timer
 from common.run.epoch import Epoch, Listener
 from common.run_folder.checkpoints import Checkpoint, PartialEpoch, remove_old_checkpoints, save_checkpoint
 from common.task.task import Task
@@ -84,24 +84,15 @@ class Checkpoints(Listener):
         self.task = task
         self.comm = comm
         self.folder = folder
-        self.seconds = seconds
+        self.timer = Timer(seconds)
         minutes = task.config.record.checkpoint_minutes
         self._schedule = None if minutes is None else Schedule(minutes)
-
-    @contextmanager
-    def timed(self) -> Iterator[None]:
-        """Count the time of the block as spent on checkpoints."""
-        started = time.perf_counter()
-        try:
-            yield
-        finally:
-            self.seconds += time.perf_counter() - started
 
     def most_updates(self, epoch: Epoch, left: int) -> int:
         """Return the updates until a checkpoint may be due; where there are none, all that remain."""
         if self._schedule is None:
             return left
-        with self.timed():
+        with self.timer.timed():
             updates: int = self.comm.broadcast(self._schedule.next_updates(left))
         self._first = epoch.done
         self._schedule.begin()
@@ -115,10 +106,10 @@ class Checkpoints(Listener):
         """
         if self._schedule is None:
             return
-        with self.timed():
+        with self.timer.timed():
             is_due = self._schedule.end(epoch.done - self._first)
             if epoch.steps_left and self.comm.broadcast(is_due):
-                self._write(inside(epoch, comm=self.comm, seconds=self.seconds))
+                self._write(inside(epoch, comm=self.comm, seconds=self.timer.seconds))
                 self._schedule.written()
 
     def save(self, epoch: Epoch, own: PartialEpoch) -> SavedEpoch:
@@ -130,12 +121,12 @@ class Checkpoints(Listener):
         Raises:
             UserError: the weights differ between ranks, or the checkpoint cannot be written; on all ranks.
         """
-        with self.timed():
+        with self.timer.timed():
             hashed = self._write(at_end(epoch, own, comm=self.comm))
             if self._schedule:
                 self._schedule.written()
-        seconds, self.seconds = self.seconds, 0.0
-        return SavedEpoch(seconds, hashed)
+        timer, self.timer = self.timer, Timer()
+        return SavedEpoch(timer.seconds, hashed)
 
     def epoch_recorded(self, epoch: Epoch) -> None:
         """Remove what the checkpoint of the epoch replaces.
@@ -181,25 +172,24 @@ def at_end(epoch: Epoch, own: PartialEpoch, *, comm: Communicator, in_memory: bo
 
 
 def inside(epoch: Epoch, *, comm: Communicator, seconds: float, in_memory: bool = False) -> Checkpoint:
-    """Return the state of the run inside an epoch, with what each rank alone has.
+    """Return the state of the run inside an epoch, with what each rank alone has; otherwise as `at_end`.
 
     Args:
         seconds: spent on checkpoints since the epoch started.
-        in_memory: as for `at_end`.
-
-    Raises:
-        UserError: the weights differ between ranks; on all ranks.
     """
     task, strategy = epoch.task, epoch.strategy
-    weights, own = strategy.weights(), strategy.own_state(epoch.step)
+    own = strategy.own_state(epoch.step)
+    weights = own.weights or strategy.weights()
     if not own.weights:
         trained = {one.name: weights[one.name] for one in task.spec.weights if one.trainable and one.name in weights}
         if not in_memory:
             when = f"after step {epoch.done} of epoch {epoch.number}"
             comm.check_same_weights(trained, when=when, cut=task.partition.axes)
         own = replace(own, weights={name: array for name, array in weights.items() if name not in trained})
-    ranks = comm.allgather(epoch.partial(weights=own.weights, optimizer_state=own.optimizer_state))
-    optimizer = strategy.optimizer_state() if in_memory or comm.data_rank == 0 else {}
+    ranks = comm.allgather(epoch.partial(own))
+    optimizer = {}
+    if in_memory or comm.data_rank == 0:
+        optimizer = own.optimizer_state or strategy.optimizer_state()
     if in_memory:  # the same on all ranks, which may go on without the first
         weights = weights | ranks[0].weights
     return Checkpoint(epoch.number - 1, epoch.step, weights, optimizer, ranks, seconds)

@@ -46,7 +46,7 @@ def start_lines(task: Task, world: World, *, record: RunRecord, folder: Path) ->
         f"epoch, {task.total_steps:,} in total{_left_over(task)}",
         f"optimizer: {_optimizer(task)}",
         *_group_lines(task),
-        f"settings: {_changed(config) or 'defaults'}",
+        f"settings: {_changed(task) or 'defaults'}",
         f"run folder: {folder}",
     ]
     if config.record.verbose:
@@ -56,8 +56,12 @@ def start_lines(task: Task, world: World, *, record: RunRecord, folder: Path) ->
     return lines
 
 
-def warning_lines(task: Task, world: World) -> list[str]:
-    """Return what may surprise in the run, or makes its timings invalid: a line for each cause."""
+def warning_lines(task: Task, world: World, *, others: Sequence[str] = ()) -> list[str]:
+    """Return what may surprise in the run, or makes its timings invalid: a line for each cause.
+
+    Args:
+        others: programs of others on this machine.
+    """
     config = task.config
     causes = [*task.dataset.notes, *onednn_notes(config.model.onednn, world.onednn or [])]
     if config.record.profile:
@@ -68,6 +72,8 @@ def warning_lines(task: Task, world: World) -> list[str]:
         causes.append("one rank is a straggler (--slow). Timings are invalid")
     if world.oversubscribed:
         causes.append(_shared_cores(world))
+    if others:
+        causes.append(f"other programs use this machine: {'; '.join(others)}. Times may be longer")
     return [warning(cause) for cause in causes]
 
 
@@ -139,9 +145,9 @@ def _optimizer(task: Task) -> str:
     return ", ".join(words)
 
 
-def _changed(config: Config) -> str:
+def _changed(task: Task) -> str:
     """Return the settings that differ from their defaults, but for those that other lines show."""
-    changes = changed_settings(completed(Config()), config)
+    changes = changed_settings(completed(Config()), task.config)
     return ", ".join(f"{name.replace('_', ' ')} {value}" for _, name, _, value in changes if name not in _SHOWN)
 
 

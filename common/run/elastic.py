@@ -19,10 +19,12 @@ import numpy as np
 from common.config import Config
 from common.distributed.communicator import Communicator
 from common.distributed.horovod_module import listen_to_hosts
+from common.measurement.timing import Timer
 from common.run.checkpoints import Checkpoints, at_end, inside
 from common.run.commit import Commit, shared_anew
 from common.run.epoch import Epoch, Listener
 from common.run.resume import recorded_first_copies
+from common.run.strategy import RankStrategy
 from common.run_folder.checkpoints import Checkpoint, PartialEpoch
 from common.run_folder.records import now
 from common.run_folder.world_changes import Cause, ElasticRecord, WorldChange
@@ -73,7 +75,7 @@ class Elastic(Listener):
     def __init__(self, *, size: int) -> None:
         self.commit: Commit | None = None
         self._report: Callable[[WorldChange], None] = lambda change: None
-        self._commits, self._commit_seconds, self._lost_seconds = 0, 0.0, 0.0
+        self._commits, self._commit_timer, self._lost_seconds = 0, Timer(), 0.0
         self._news = threading.Event()
         self._members: Sequence[str] = ()
         self._epoch: Epoch | None = None
@@ -183,11 +185,11 @@ class Elastic(Listener):
             self._interruption = replace(self._interruption, agreed_at=time.time())
         return int(first_size)
 
-    def goes_on(self, checkpoints: Checkpoints, first: Checkpoint | None) -> None:
+    def goes_on(self, checkpoints: Checkpoints, first: RankStrategy | None) -> None:
         """Training goes on, or starts: then keep its start. What has passed since the commit is lost.
 
         Args:
-            first: the state of a run that starts; None: it goes on.
+            first: the strategy of a run that starts; None: it goes on.
         """
         self._checkpoints = checkpoints
         if self._interruption and self.commit:
@@ -195,7 +197,8 @@ class Elastic(Listener):
             self._lost_seconds += max(0.0, at - max(self.commit.made_at, self._counted_until))
             self._counted_until = at
         if first:
-            self._keep(lambda: first)
+            start = Checkpoint(0, 0, first.weights(), first.optimizer_state())
+            self._keep(lambda: start)
 
     def epoch_starts(self, epoch: Epoch) -> None:
         """Count the updates of this epoch."""
@@ -219,7 +222,7 @@ class Elastic(Listener):
             HostsChanged: ranks can join, or are about to be removed; on all ranks.
         """
         if epoch.steps_left:
-            seconds = self._checkpoints.seconds
+            seconds = self._checkpoints.timer.seconds
             self._keep(lambda: inside(epoch, comm=self._comm, seconds=seconds, in_memory=True))
 
     def epoch_recorded(self, epoch: Epoch) -> None:
@@ -240,16 +243,14 @@ class Elastic(Listener):
 
     def counted(self) -> ElasticRecord:
         """Return how many commits this process has made, and how long they took."""
-        return ElasticRecord(commits=self._commits, commit_seconds=self._commit_seconds)
+        return ElasticRecord(commits=self._commits, commit_seconds=self._commit_timer.seconds)
 
     def _keep(self, made: Callable[[], Checkpoint]) -> None:
         """Keep a state as that from which the run goes on; then look whether ranks come or go."""
         assert self.commit
-        started = time.perf_counter()
-        with self._checkpoints.timed():
+        with self._checkpoints.timer.timed(), self._commit_timer.timed():
             self.commit = replace(self.commit, checkpoint=made(), made_at=time.time())
         self._commits += 1
-        self._commit_seconds += time.perf_counter() - started
         if any(self._comm.allgather(self.has_news())):
             raise HostsChanged
 

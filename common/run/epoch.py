@@ -1,8 +1,7 @@
 """An epoch on one rank: between two stacks of batches it counts, and stands still where a listener needs that."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 from common.data.batches import Stacks
 from common.measurement.timing import Phases, Timer, timed
@@ -135,19 +134,15 @@ class Epoch:
         sums = self.strategy.sums(self.taken * batches.samples)
         return Measured(sums=sums, seconds=self.seconds, data_wait_seconds=self._waiting.seconds)
 
-    def partial(self, **own: Any) -> PartialEpoch:
-        """Return what this rank has of the epoch so far.
-
-        Args:
-            own: its weights and optimizer state, where other ranks have others.
-        """
-        return PartialEpoch(
+    def partial(self, own: PartialEpoch) -> PartialEpoch:
+        """Return what this rank has of the epoch so far, with those of its own weights and optimizer state."""
+        return replace(
+            own,
             steps=self.done,
             own_steps=self.taken if self.strategy.draw else None,
             training_seconds=self.seconds,
             data_wait_seconds=self._waiting.seconds,
             state=self.strategy.rank_state(),
-            **own,
         )
 
 

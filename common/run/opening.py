@@ -1,21 +1,17 @@
-"""How a run starts: with a new run folder, or an old one that is resumed."""
+"""How rank 0 opens the run folder: a new one, or an old one that is resumed."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
 import psutil
 
-from common.config import Config
-from common.distributed.communicator import Communicator
 from common.distributed.console import Console, counted
 from common.json_records import SCHEMA_VERSION
 from common.model.weights import weights_hash
 from common.run.commit import Commit
-from common.run.console_report import onednn_notes, start_lines, warning
-from common.run.recorder import RunRecorder
-from common.run.resume import Standing, check_replayed, read_resumable_run, standing_on_all_ranks
+from common.run.console_report import onednn_notes, warning
+from common.run.resume import Standing, check_replayed, read_resumable_run
 from common.run_folder.checkpoints import Checkpoint
 from common.run_folder.environment import describe_environment
 from common.run_folder.records import (
@@ -36,64 +32,8 @@ from common.run_folder.values import NotRecorded
 from common.task.task import Task
 
 
-def open_on_all_ranks(
-    task: Task,
-    world: World,
-    *,
-    framework: str,
-    comm: Communicator,
-    console: Console,
-    take: Callable[[RunRecorder, Checkpoint | None], None],
-) -> Checkpoint | None:
-    """Open the run folder and print what is trained; return what the run goes on from.
-
-    Args:
-        take: is given rank 0's recorder, and what the run goes on from, as soon as the folder is open: another rank,
-            or the run, may end before all ranks have met.
-
-    Raises:
-        UserError: the run folder exists, cannot be written or cannot be resumed; on all ranks.
-        AlreadyFinished: `--resume-or-start` found a finished run; on all ranks.
-    """
-    standing = standing_on_all_ranks(task.config, comm=comm, framework=framework, report=console.line)
-    checkpoint = None
-    with comm.propagate_errors("opening the run folder"):
-        if comm.rank == 0:
-            writer, checkpoint = _open_run_folder(task, world, framework=framework, standing=standing, console=console)
-            take(RunRecorder(writer, task=task, console=console), checkpoint)
-            console.line("\n".join(start_lines(task, world, record=writer.record, folder=writer.folder)))
-    found: Checkpoint | None = comm.broadcast(checkpoint)
-    return found
-
-
-def reopen_on_all_ranks(
-    commit: Commit,
-    task: Task,
-    world: World,
-    *,
-    comm: Communicator,
-    console: Console,
-    take: Callable[[RunRecorder, Checkpoint | None], None],
-) -> None:
-    """Open the record of a run that other ranks began.
-
-    Args:
-        take: is given rank 0's recorder, and what the run goes on from.
-
-    Raises:
-        UserError: the folder cannot be read or written; on all ranks.
-    """
-    for note in onednn_notes(task.config.model.onednn, world.onednn or []):
-        console.line(warning(note))
-    with comm.propagate_errors("opening the run folder"):
-        if comm.rank == 0:
-            epochs = commit.checkpoint.epoch if commit.checkpoint else 0
-            writer = _reopen_run_folder(commit.folder, epochs=epochs)
-            take(RunRecorder(writer, task=task, console=console), commit.checkpoint)
-
-
-def _open_run_folder(
-    task: Task, world: World, *, framework: str, standing: Standing | None, console: Console
+def open_run_folder(
+    task: Task, world: World, *, framework: str, standing: Standing, console: Console
 ) -> tuple[RunWriter, Checkpoint | None]:
     """Create or resume the run folder; return its writer and, if resumed, the checkpoint.
 
@@ -106,14 +46,13 @@ def _open_run_folder(
     config = task.config
     if config.strategy.replay:
         check_replayed(config, framework=framework)
-    new_folder = _new_folder(config, framework=framework, size=world.size)
+    folder = _folder_of(task, world, framework=framework)
     if standing == "to be set aside":
-        place = set_aside(new_folder)
+        place = set_aside(folder)
         console.line(f"a run of this name cannot be resumed: its folder was moved to {place}")
     if config.record.resume is None and standing != "to be resumed":
         first = weights_hash(task.first_arrays())
-        return RunWriter.create(new_folder, _new_record(task, world, framework=framework, first_weights=first)), None
-    folder = Path(config.record.resume) if config.record.resume else new_folder
+        return RunWriter.create(folder, _new_record(task, world, framework=framework, first_weights=first)), None
     run, checkpoint = read_resumable_run(folder, framework=framework, task=task)
     assert isinstance(run.record.hashes, Hashes), "a run that is resumed was measured"
     kept = run.record.hashes.initial_weights  # where they came from may be gone
@@ -138,26 +77,25 @@ def _open_run_folder(
     return writer, checkpoint
 
 
-def _reopen_run_folder(folder: Path, *, epochs: int) -> RunWriter:
-    """Return a writer of the run folder of this run, which another process may have written before.
-
-    Args:
-        epochs: that are finished; others are trained again.
+def reopen_run_folder(commit: Commit, task: Task, world: World, *, console: Console) -> RunWriter:
+    """Return a writer of the folder of a run that other ranks began; epochs after the commit are trained again.
 
     Raises:
         UserError: the folder cannot be read or written.
     """
-    run = read_run(folder)
+    for note in onednn_notes(task.config.model.onednn, world.onednn or []):
+        console.line(warning(note))
+    run, finished = read_run(commit.folder), commit.checkpoint.epoch if commit.checkpoint else 0
     assert isinstance(run.record.status, Status), "a measured run has a status"
     process = {"host": describe_environment().host, "process": psutil.Process().pid, "heartbeat_at": now()}
     status = replace(run.record.status, state="running", ended_at=None, message=None, **process)
-    return RunWriter(folder, replace(run.record, status=status), epochs=run.epochs[:epochs])
+    return RunWriter(commit.folder, replace(run.record, status=status), epochs=run.epochs[:finished])
 
 
-def _new_folder(config: Config, *, framework: str, size: int) -> Path:
+def _folder_of(task: Task, world: World, *, framework: str) -> Path:
+    config, stamp = task.config, datetime.now().strftime("%Y%m%d-%H%M%S")
     dataset, model = config.data.dataset.split(":")[0], config.model.model.replace(":", "-")
-    stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
-    return config.record.folder(config.record.name or f"{framework}-{model}-{dataset}-np{size}-{stamp}")
+    return config.record.folder(unnamed=f"{framework}-{model}-{dataset}-np{world.size}-{stamp}")
 
 
 def _new_record(task: Task, world: World, *, framework: str, first_weights: str | NotRecorded) -> RunRecord:

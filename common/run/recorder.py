@@ -15,7 +15,7 @@ from common.model.weights import ArrayStream, save_weights
 from common.run.checkpoints import SavedEpoch
 from common.run.console_report import change_line, describe_sums, end_lines, epoch_line, next_lines
 from common.run.measured import Measured
-from common.run.totals import StoppingRule, run_totals
+from common.run.totals import reason_to_stop, run_totals
 from common.run_folder.power_file import POWER_FILE, write_power
 from common.run_folder.records import WEIGHTS_FILE, EpochRecord, Evaluation, Hashes, RunState
 from common.run_folder.run_writer import RunWriter
@@ -63,7 +63,6 @@ class RunRecorder(NullRecorder):
         self._writer = writer
         self._task = task
         self._console = console
-        self._stopping = StoppingRule(task.config.training)
 
     def add_initial_test(self, test: Measured) -> None:
         """Record the test before training, over all ranks."""
@@ -99,13 +98,16 @@ class RunRecorder(NullRecorder):
             with user_errors("writing TensorBoard events"):
                 write_scalars(self._writer.folder, record)
         self._console.line(epoch_line(self._task, self._writer.epochs))
-        reason = self._stopping.reason_to_stop(self._writer.epochs)
+        reason = self._reason_to_stop()
         if reason and self._task.steps_after(epoch) < self._task.total_steps:
             self._console.line(reason)
 
+    def _reason_to_stop(self) -> str | None:
+        return reason_to_stop(self._task.config.training, self._writer.epochs)
+
     def should_stop(self, step: int) -> bool:
         """Return whether the run ends after update `step`: it was the last, or a stopping rule says so."""
-        return step >= self._task.total_steps or self._stopping.reason_to_stop(self._writer.epochs) is not None
+        return step >= self._task.total_steps or self._reason_to_stop() is not None
 
     def finish(self, test: Measured, *, weights: ArrayStream, startup_seconds: float, isolation: Interference,
                metered: Metered | None, profile: StepProfile | None,

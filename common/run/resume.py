@@ -38,16 +38,16 @@ MAY_CHANGE = {
 # With --resume-or-start also the run's place, which another working folder writes differently.
 PLACE = {"runs_folder", "name"}
 
-# What --resume-or-start finds of the run.
-Standing = Literal["none", "finished", "to be resumed", "to be set aside"]
+# What --resume-or-start finds of the run; None: it is not given, or finds none.
+Standing = Literal["finished", "to be resumed", "to be set aside"] | None
 POLL_SECONDS = 0.5
 
 
 class AlreadyFinished(Exception):  # noqa: N818 - not an error
     """`--resume-or-start` found a finished run: not an error, and nothing is to be done."""
 
-    def __init__(self, config: Config) -> None:
-        super().__init__(f"the run is already finished: {_named_folder(config)}")
+    def __init__(self, folder: Path) -> None:
+        super().__init__(f"the run is already finished: {folder}")
 
 
 def settings_of(arguments: Sequence[str], *, program: str) -> Config:
@@ -128,15 +128,14 @@ def look_at_run(config: Config, *, framework: str, report: Callable[[str], None]
     """Return what exists of the run that `--resume-or-start` names; change nothing.
 
     Args:
-        config: with `--resume-or-start`.
         report: called with one line if this takes long.
 
     Raises:
         UserError: the run is still running, is of another framework or has other settings, or its name is taken.
     """
-    folder = _named_folder(config)
-    if not folder.exists():
-        return "none"
+    folder = config.record.folder()
+    if not config.record.resume_or_start or not folder.exists():
+        return None
     if not (folder / RUN_FILE).exists():
         if any(not path.name.startswith(".") for path in folder.iterdir()):
             raise UserError(
@@ -164,8 +163,8 @@ def look_at_run(config: Config, *, framework: str, report: Callable[[str], None]
 
 def standing_on_all_ranks(
     config: Config, *, comm: Communicator, framework: str, report: Callable[[str], None]
-) -> Standing | None:
-    """Return what exists of the run that `--resume-or-start` names, before anything is changed; None: it is not given.
+) -> Standing:
+    """Return what exists of the run that `--resume-or-start` names, before anything is changed.
 
     Raises:
         UserError: as `look_at_run`; on all ranks.
@@ -173,13 +172,13 @@ def standing_on_all_ranks(
     """
     if not config.record.resume_or_start:
         return None
-    standing: Standing = "none"
+    standing: Standing = None
     with comm.propagate_errors("looking at the run folder"):
         if comm.rank == 0:
             standing = look_at_run(config, framework=framework, report=report)
     standing = comm.broadcast(standing)
     if standing == "finished":
-        raise AlreadyFinished(config)
+        raise AlreadyFinished(config.record.folder())
     return standing
 
 
@@ -192,22 +191,13 @@ def recorded_first_copies(config: Config, *, framework: str, report: Callable[[s
     Raises:
         UserError: its record cannot be read, or the run cannot be resumed.
     """
-    if config.record.resume:
-        folder = Path(config.record.resume)
-    elif config.record.resume_or_start and look_at_run(config, framework=framework, report=report) == "to be resumed":
-        folder = _named_folder(config)
-    else:
+    if not config.record.resume and look_at_run(config, framework=framework, report=report) != "to be resumed":
         return None
-    data = read_record(folder).data
+    data = read_record(config.record.folder()).data
     if not config.faults.elastic or not isinstance(data, DataRecord):
         return None
     # Not the number in the record: a rank may have ended before the folder was made.
     return data.global_batch_size // (config.training.batch_size * config.device.backward_passes_per_step)
-
-
-def _named_folder(config: Config) -> Path:
-    assert config.record.name is not None, "--resume-or-start needs it"
-    return config.record.folder(config.record.name)
 
 
 def _when_known(folder: Path, record: RunRecord, *, report: Callable[[str], None]) -> RunRecord:

@@ -21,13 +21,15 @@ from common.measurement.metering import Meter
 from common.measurement.step_profile import average_over_ranks
 from common.measurement.timing import Phases
 from common.run.checkpoints import Checkpoints
-from common.run.console_report import warning, warning_lines
+from common.run.commit import Commit
+from common.run.console_report import start_lines, warning_lines
 from common.run.elastic import Elastic
 from common.run.epoch import Epoch, Listener
 from common.run.listeners import ProgressBar, Timeline, Watched
 from common.run.measured import NOT_MEASURED, Measured
-from common.run.opening import open_on_all_ranks, reopen_on_all_ranks
-from common.run.recorder import NullRecorder
+from common.run.opening import open_run_folder, reopen_run_folder
+from common.run.recorder import NullRecorder, RunRecorder
+from common.run.resume import Standing, standing_on_all_ranks
 from common.run.strategy import RankStrategy
 from common.run.world import RankDevice, describe_world
 from common.run_folder.checkpoints import Checkpoint, PartialEpoch
@@ -105,33 +107,44 @@ class Run:
         """
         self.task, self._device = task, device
         start_watch(task.config.faults, comm=self.comm, end=self._end_hanging, fail=self._end_now)
-        comm, config, console = self.comm, task.config, self.console
-        self.world = describe_world(device, comm=comm, config=config, is_elastic=self.elastic is not None)
+        comm, config = self.comm, task.config
+        self.world = describe_world(device, task=task, comm=comm)
         commit = self.elastic.commit if self.elastic else None
         if commit:
-            self.checkpoint = commit.checkpoint
-            reopen_on_all_ranks(commit, task, self.world, comm=comm, console=console, take=self._take)
+            self.checkpoint, standing = commit.checkpoint, None
         else:
-            self.checkpoint = open_on_all_ranks(
-                task, self.world, framework=self.framework, comm=comm, console=console, take=self._take
-            )
+            standing = standing_on_all_ranks(config, comm=comm, framework=self.framework, report=self.console.line)
+        with comm.propagate_errors("opening the run folder"):
+            if comm.rank == 0:
+                self._open_folder(commit, standing=standing)
+        if not commit:
+            self.checkpoint = comm.broadcast(self.checkpoint)
             if config.device.memory_limit is not None:
                 watch_memory(config.device.memory_limit, comm=comm, end=self._end_now, end_by_rank_0=announce_failure)
             if config.energy.energy:
                 self._meter = Meter(config.energy, comm=comm, device=device.name, phases=self.phases)
         if self.elastic:
-            onednn, record_change = self.world.onednn, self.recorder.add_change
             self.checkpoint = self.elastic.opened(
                 task,
                 folder=self.folder,
                 checkpoint=self.checkpoint,
-                report=lambda change: record_change(replace(change, onednn=onednn)),
+                report=lambda change: self.recorder.add_change(replace(change, onednn=self.world.onednn)),
             )
 
-    def _take(self, recorder: NullRecorder, checkpoint: Checkpoint | None) -> None:
-        self.recorder = recorder
-        if self.elastic and recorder.folder:
-            self.elastic.begin(self.task, folder=recorder.folder, checkpoint=checkpoint)
+    def _open_folder(self, commit: Commit | None, *, standing: Standing) -> None:
+        """Open the run folder on rank 0, and keep its recorder at once: the run may end before all ranks have met."""
+        task, world, console = self.task, self.world, self.console
+        if commit:
+            writer = reopen_run_folder(commit, task, world, console=console)
+        else:
+            writer, self.checkpoint = open_run_folder(
+                task, world, framework=self.framework, standing=standing, console=console
+            )
+        self.recorder = RunRecorder(writer, task=task, console=console)
+        if self.elastic:
+            self.elastic.begin(task, folder=writer.folder, checkpoint=self.checkpoint)
+        if not commit:
+            console.line("\n".join(start_lines(task, world, record=writer.record, folder=writer.folder)))
 
     def leave(self) -> None:
         """Let go of the model, for this process is about to join other ranks and to build it again."""
@@ -162,13 +175,13 @@ class Run:
         task, strategy = self.task, self.strategy
         strategy.rehearse_evaluation(self.batches)
         if task.config.training.evaluate_first and not self.checkpoint:
-            test = self.test().over_ranks(self.comm)
+            test = self.evaluate("test").over_ranks(self.comm)
             with self.comm.propagate_errors("writing the run folder"):
                 self.recorder.add_initial_test(test)
         finished = self.checkpoint.epoch if self.checkpoint else 0
         self._own = self.checkpoint.partial_epoch(self.comm.rank) if self.checkpoint else PartialEpoch()
         self._look_at_host()
-        self._is_complete = self._should_stop(self.step)
+        self._is_complete = self.comm.broadcast(self.recorder.should_stop(self.step))
         if not self._is_complete:
             strategy.rehearse(self.batches, finished + 1)
         listeners = self._start_training()
@@ -190,11 +203,7 @@ class Run:
         if self.phases.current != "startup":
             return
         self._interference.start()
-        lines = warning_lines(self.task, self.world)
-        if self._interference.other_processes:
-            names = "; ".join(self._interference.other_processes)
-            lines.append(warning(f"other programs use this machine: {names}. Times may be longer"))
-        for line in lines:
+        for line in warning_lines(self.task, self.world, others=self._interference.other_processes):
             self.console.line(line)
 
     def _start_training(self) -> list[Listener]:
@@ -212,23 +221,15 @@ class Run:
             self.phases.startup_ends()
         if self.elastic:
             listeners.append(self.elastic)
-            strategy, is_first = self.strategy, self.checkpoint is None
-            first = Checkpoint(0, 0, strategy.weights(), strategy.optimizer_state()) if is_first else None
-            self.elastic.goes_on(self._checkpoints, first)
+            self.elastic.goes_on(self._checkpoints, None if self.checkpoint else self.strategy)
         return listeners
-
-    def _should_stop(self, step: int) -> bool:
-        return bool(self.comm.broadcast(self.recorder.should_stop(step)))
 
     def validate(self, epoch: Epoch) -> Measured:
         """Return what this rank measures of its validation samples; `NOT_MEASURED` where no validation is due."""
-        return self._evaluate("validation") if self.task.validates_after(epoch.number) else NOT_MEASURED
+        return self.evaluate("validation") if self.task.validates_after(epoch.number) else NOT_MEASURED
 
-    def test(self) -> Measured:
-        """Return what this rank measures of its test samples."""
-        return self._evaluate("test")
-
-    def _evaluate(self, part: Literal["validation", "test"]) -> Measured:
+    def evaluate(self, part: Literal["validation", "test"]) -> Measured:
+        """Return what this rank measures of its samples of a part."""
         with self.phases.phase(part, synchronize=self.strategy.synchronize) as evaluation:
             sums = self.strategy.evaluate(self.batches.evaluation(part))
         return Measured(sums=sums, seconds=evaluation.seconds)
@@ -244,10 +245,11 @@ class Run:
         validation = self.validate(epoch)
         saved = self._checkpoints.save(epoch, self._own)
         training, validation = epoch.measured(self.batches).over_ranks(self.comm), validation.over_ranks(self.comm)
-        training = replace(training, seconds=training.seconds + self._lost_seconds())
+        if self.elastic:
+            training = replace(training, seconds=training.seconds + self.elastic.take_lost_seconds())
         with self.comm.propagate_errors("writing the record"):
             self.recorder.add_epoch(epoch.number, training, validation, saved=saved)
-        self._is_complete = self._should_stop(epoch.step)
+        self._is_complete = self.comm.broadcast(self.recorder.should_stop(epoch.step))
         for listener in epoch.listeners:
             listener.epoch_recorded(epoch)
 
@@ -257,10 +259,10 @@ class Run:
         Raises:
             UserError: the weights cannot be written; on all ranks.
         """
-        peak, test = self._device.peak_memory(), self.test()
+        peak, test = self._device.peak_memory(), self.evaluate("test")
         if self.elastic:  # a change of the ranks after the last update; what was lost then is time of the test
             self.elastic.updated(0)
-            test = replace(test, seconds=test.seconds + self._lost_seconds())
+            test = replace(test, seconds=test.seconds + self.elastic.take_lost_seconds())
         comm, strategy = self.comm, self.strategy
         test = test.over_ranks(comm)
         startup_seconds = float(comm.maximum(np.array(self.phases.startup_seconds)))
@@ -288,9 +290,6 @@ class Run:
                 elastic=self.elastic.counted() if self.elastic else None,
             )
         announce("ending")
-
-    def _lost_seconds(self) -> float:
-        return self.elastic.take_lost_seconds() if self.elastic else 0.0
 
     def _end_hanging(self, reason: str) -> None:
         """Record that ranks hang, and end this rank at once; a watcher has said so."""

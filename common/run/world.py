@@ -5,11 +5,11 @@ import platform
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from common.config import Config
 from common.distributed.communicator import Communicator
 from common.distributed.launchers import launcher_of, runs_at_once
 from common.run_folder.records import World
 from common.run_folder.values import NotRecorded, OneDNNInForce
+from common.task.task import Task
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,19 +32,14 @@ class RankDevice:
     pinned_memory: NotRecorded | None = None
 
 
-def describe_world(device: RankDevice, *, comm: Communicator, config: Config, is_elastic: bool) -> World:
-    """Return the ranks there are; every rank calls this.
-
-    Args:
-        device: of this rank.
-        is_elastic: whether ranks come and go: then a host may have fewer than places.
-    """
+def describe_world(device: RankDevice, *, task: Task, comm: Communicator) -> World:
+    """Return the ranks there are, this one with its device; every rank calls this."""
     in_force: OneDNNInForce | None = None if device.name != "cpu" else "on" if device.onednn else "off"
     of_ranks = comm.allgather((platform.node(), device.name, device.gpu, in_force))
     hosts, devices, gpus, onednn_of_ranks = zip(*of_ranks, strict=True)
-    local_size = hosts.count(platform.node()) if is_elastic else comm.local_size
-    too_many = comm.cores.is_exceeded_by(device.threads)
-    if is_elastic:
+    local_size, too_many = comm.local_size, comm.cores.is_exceeded_by(device.threads)
+    if task.config.faults.elastic:  # a host may have fewer ranks than places
+        local_size = hosts.count(platform.node())
         too_many = local_size * device.threads > comm.cores.total
     return World(
         size=comm.size,
@@ -60,6 +55,6 @@ def describe_world(device: RankDevice, *, comm: Communicator, config: Config, is
         gpus=list(gpus),
         onednn=list(onednn_of_ranks),
         launcher=launcher_of(os.environ),
-        pinned_memory=device.pinned_memory or config.device.pinned_memory,
+        pinned_memory=device.pinned_memory or task.config.device.pinned_memory,
         at_once=runs_at_once(),
     )

@@ -4,10 +4,9 @@ import gc
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-from common.config import Config
+from common.config import Config, RecordConfig
 from common.distributed.communicator import Communicator
 from common.run.epoch import Trial
 from common.run_folder.records import RUN_FILE, DataRecord, RunRecord, read_record
@@ -43,7 +42,7 @@ def prepare_on_all_ranks(
     recorded = None
     with comm.propagate_errors("looking at the run folder"):
         if comm.rank == 0:
-            recorded = _resumed_record(config)
+            recorded = _resumed_record(config.record)
     recorded = comm.broadcast(recorded)
     build = partial(build, comm=comm, device=device)
     if shares:
@@ -68,13 +67,11 @@ def _speed(trial: Trial) -> float:
     return measured.sums.samples / measured.seconds
 
 
-def _resumed_record(config: Config) -> RunRecord | None:
+def _resumed_record(record: RecordConfig) -> RunRecord | None:
     """Return the record of a run to be resumed, which keeps what it measured; None for a new run."""
-    record = config.record
     if not record.resume and not record.resume_or_start:
         return None
-    folder = Path(record.resume) if record.resume else record.folder(record.name or "")
-    return read_record(folder) if (folder / RUN_FILE).exists() else None
+    return read_record(record.folder()) if (record.folder() / RUN_FILE).exists() else None
 
 
 def _recorded_samples(recorded: RunRecord | None, *, copies: int) -> tuple[int, ...] | None:

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 
 from common.distributed.communicator import Communicator
-from common.distributed.exchange_meter import ExchangeMeter
 from common.errors import UserError
+from common.measurement.exchange_meter import ExchangeMeter
 from common.model.weights import Weights
 from common.parameter_server.client import Client
 from common.parameter_server.messages import Opening

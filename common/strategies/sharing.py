@@ -4,9 +4,9 @@ import math
 
 import numpy as np
 
-from common.config import Config
+from common.config import StrategyConfig
 from common.distributed.communicator import Communicator
-from common.distributed.exchange_meter import ExchangeMeter
+from common.measurement.exchange_meter import ExchangeMeter
 from common.model.layers import Convolution, Dense, GatherParts
 from common.parameter_server.schedule import Schedule
 from common.pipeline.links import Links
@@ -43,7 +43,7 @@ def sparse_record(task: Task, meter: ExchangeMeter, *, rank: int) -> SharingReco
     if task.copies == 1:
         return None
     entries = sum(
-        kept_entries(task.config, math.prod(weight.shape)) for weight in task.spec.weights if weight.trainable
+        kept_entries(task.config.strategy, math.prod(weight.shape)) for weight in task.spec.weights if weight.trainable
     )
     sent = entries * (np.dtype(task.config.model.dtype).itemsize + np.dtype(np.int32).itemsize)
     return SharingRecord(
@@ -53,10 +53,10 @@ def sparse_record(task: Task, meter: ExchangeMeter, *, rank: int) -> SharingReco
     )
 
 
-def kept_entries(config: Config, size: int) -> int:
+def kept_entries(strategy: StrategyConfig, size: int) -> int:
     """Return how many entries of a gradient of this size are sent with `--topk`."""
-    assert config.strategy.topk
-    return max(1, round(config.strategy.topk * size))
+    assert strategy.topk
+    return max(1, round(strategy.topk * size))
 
 
 def native_record(task: Task, *, rank: int, updates: int, sent_bytes: float | NotRecorded) -> SharingRecord | None:
@@ -166,10 +166,10 @@ def split_record(task: Task, meter: ExchangeMeter, *, comm: Communicator) -> Sha
 def _together(inside: ExchangeMeter, averages: ExchangeMeter) -> ExchangeMeter:
     """Return what was exchanged inside a copy of the model and between copies."""
     return ExchangeMeter(
-        averages.updates,
-        inside.sent_bytes + averages.sent_bytes,
-        inside.received_bytes + averages.received_bytes,
-        inside.seconds + averages.seconds,
+        updates=averages.updates,
+        sent_bytes=inside.sent_bytes + averages.sent_bytes,
+        received_bytes=inside.received_bytes + averages.received_bytes,
+        seconds=inside.seconds + averages.seconds,
     )
 
 

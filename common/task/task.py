@@ -87,7 +87,7 @@ class Task:
         Raises:
             UserError: the model cannot be divided in this way.
         """
-        return partition_of(self.spec, self.config)
+        return partition_of(self.spec, self.config.parts)
 
     @property
     def forecast_bytes(self) -> list[int]:

@@ -55,7 +55,7 @@ class TopK(Strategy):
 
     def _largest(self, part: tf.Tensor) -> tf.Tensor:
         """Return the places of the entries of one tensor that are sent; of equal ones, the first."""
-        return tf.math.top_k(tf.abs(part), kept_entries(self.task.config, part.shape[0])).indices
+        return tf.math.top_k(tf.abs(part), kept_entries(self.task.config.strategy, part.shape[0])).indices
 
     def exchanged(self) -> SharingRecord | None:
         """Return what this rank exchanged in its updates."""

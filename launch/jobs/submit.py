@@ -273,7 +273,7 @@ def _memory_mb(settings: Config) -> int | None:
     outline = outline_of(settings)
     if outline is None:
         return None
-    partition = partition_of(outline.model(settings), settings)
+    partition = partition_of(outline.model(settings), settings.parts)
     forecast = forecast_bytes(partition, settings, images=settings.training.batch_size)
     return -(-max(forecast) // 10**6)
 

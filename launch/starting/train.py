@@ -186,7 +186,7 @@ def _say(line: str) -> None:
 
 def _state_of_run(settings: Config) -> RunState | None:
     """Return the state of the run that ranks have left; None: there is none."""
-    folder = settings.record.folder(settings.record.name or "")
+    folder = settings.record.folder()
     try:
         return state_of(read_record(folder))
     except UserError:
@@ -225,12 +225,9 @@ def check_settings(settings: Config, *, framework: str, size: int, first_copies:
     """
     task = prepare(settings, ranks=size, first_copies=first_copies)
     record = settings.record
-    folder = Path(record.resume) if record.resume else record.folder(record.name or "new")
-    standing = None
-    if record.resume_or_start:
-        standing = look_at_run(settings, framework=framework, report=_say)
-        if standing == "finished":
-            raise AlreadyFinished(settings)
+    folder, standing = record.folder(unnamed="new"), look_at_run(settings, framework=framework, report=_say)
+    if standing == "finished":
+        raise AlreadyFinished(folder)
     if record.resume or standing == "to be resumed":
         read_resumable_run(folder, framework=framework, task=task)
     elif standing != "to be set aside":

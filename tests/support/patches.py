@@ -16,10 +16,10 @@ from unittest import mock
 import numpy as np
 
 from common.data import batches
-from common.distributed.exchange_meter import ExchangeMeter
 from common.distributed.horovod_module import NoHorovod
 from common.distributed.launchers import launcher_rank
 from common.errors import UserError
+from common.measurement.exchange_meter import ExchangeMeter
 from common.measurement.timing import Phases
 from common.model import specs as model_specs
 from common.parameter_server import client

@@ -111,7 +111,7 @@ class PlayedRun(Run):
         """Return what was given."""
         return self.evaluated
 
-    def test(self):
+    def evaluate(self, part):
         """Return what was given."""
         return self.evaluated
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import torch
 
-from common.distributed.exchange_meter import ExchangeMeter
+from common.measurement.exchange_meter import ExchangeMeter
 from common.run_folder.checkpoints import PartialEpoch
 from torch_impl import distributed
 from torch_impl.strategies.strategy import Strategy

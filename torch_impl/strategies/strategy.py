@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from common.distributed.communicator import Communicator
-from common.distributed.exchange_meter import ExchangeMeter
+from common.measurement.exchange_meter import ExchangeMeter
 from common.measurement.metrics import Sums
 from common.model.dropout import dropout_seeds
 from common.model.weights import Weights

@@ -42,7 +42,7 @@ class TopK(Strategy):
 
     def _largest(self, part: Tensor) -> Tensor:
         """Return the places of the entries of one tensor that are sent; of equal ones, the first."""
-        return part.abs().sort(descending=True, stable=True).indices[: kept_entries(self.config, len(part))]
+        return part.abs().sort(descending=True, stable=True).indices[: kept_entries(self.config.strategy, len(part))]
 
     def exchanged(self) -> SharingRecord | None:
         """Return what this rank exchanged in its updates."""

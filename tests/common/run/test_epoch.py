@@ -74,7 +74,7 @@ def test_an_epoch_that_was_trained_in_part_goes_on(task):
     own = PartialEpoch(steps=6, training_seconds=10.0, data_wait_seconds=4.0)
     epoch = epoch_of(task, own=own)
     assert [len(images) for images, _ in epoch.take(FakeBatches(task))] == [2]
-    partial = epoch.partial(weights={"w": np.ones(1)})
+    partial = epoch.partial(PartialEpoch(weights={"w": np.ones(1)}))
     assert (partial.steps, partial.own_steps, partial.training_seconds) == (8, None, 11.0)
     assert partial.data_wait_seconds >= 4.0 and partial.weights.keys() == {"w"}
 
@@ -82,7 +82,7 @@ def test_an_epoch_that_was_trained_in_part_goes_on(task):
 def test_a_rank_that_draws_its_batches_counts_its_own(task):
     epoch = epoch_of(task, listeners=[Pauses(4)], strategy=Drawing({}))
     assert [len(images) for images, _ in epoch.take(DrawnBatches(task))] == [1] * 6
-    assert (epoch.done, epoch.taken, epoch.partial().own_steps) == (8, 6, 6)
+    assert (epoch.done, epoch.taken, epoch.partial(PartialEpoch()).own_steps) == (8, 6, 6)
 
 
 def test_an_error_of_the_loop_leaves_a_phase_that_can_be_abandoned(task):

@@ -16,9 +16,9 @@ from played_run import LostRankError, Played, PlayedRun, device_of, play
 
 from common.config import config_from_dict, parse_command_line
 from common.distributed.console import Console, readable_seconds
-from common.distributed.exchange_meter import ExchangeMeter
 from common.distributed.launchers import AT_ONCE
 from common.errors import UserError
+from common.measurement.exchange_meter import ExchangeMeter
 from common.measurement.metrics import Sums
 from common.measurement.timing import process_age
 from common.model.weights import load_weights, weights_hash
@@ -55,7 +55,7 @@ def test_a_run_that_ends_while_its_folder_is_opened_is_on_record_as_ended(tmp_pa
     def opened(comm):
         run = Run(framework="torch", comm=comm, console=Console(comm, progress="lines"))
         if comm.rank:
-            describe_world(device_of(), comm=comm, config=config, is_elastic=False)
+            describe_world(device_of(), task=make_task(config), comm=comm)
             raise LostRankError
         try:
             Played.open(run, make_task(config, size=2))
