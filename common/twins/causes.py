@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from common.twins.comparison import Cause
-from common.twins.trace import Event
+from common.twins.records import Cause, Event
 
 # Kind of a function -> its names in PyTorch, Keras and TensorFlow, in lower case.
 KINDS = {

@@ -6,8 +6,7 @@ import numpy as np
 
 from common.twins.arrays import alike
 from common.twins.causes import Lead, cause_between
-from common.twins.comparison import Cause
-from common.twins.trace import Event
+from common.twins.records import Cause, Event
 
 
 class Computed:

@@ -14,9 +14,8 @@ import psutil
 
 from common.data.progress import say
 from common.errors import EXIT_CODE_USER_ERROR, UserError, as_user_error
-from common.twins.comparison import SIDES, Comparison
 from common.twins.contract import PairSource, forbid_downloads
-from common.twins.trace import ArrayFolder, TorchTrace, read_record, write_record
+from common.twins.records import SIDES, ArrayFolder, Comparison, TorchTrace, read_record, write_record
 from common.utils.cores import usable_cores
 from common.utils.environments import missing_packages, project_first
 

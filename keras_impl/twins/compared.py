@@ -7,15 +7,13 @@ import keras
 
 from common.measurement.interference import peak_memory_bytes
 from common.twins.arrays import CONSTANTS
-from common.twins.comparison import Cause, Comparison, Parting, Row, Side
 from common.twins.contract import SAMPLES, users_code
 from common.twins.processes import Task, process_seconds
-from common.twins.trace import base_name
-from common.twins.training import FROZEN, REGULARIZER, Note, dropout_notes, training_causes
-from keras_impl.twins.kernels import is_seed, own_variables, path_of
+from common.twins.records import Cause, Comparison, Parting, Row, Side, base_name
+from common.twins.training import dropout_causes, frozen_cause, regularizer_cause, training_causes
+from keras_impl.twins.kernels import is_seed, name_weights, own_variables, path_of
 from keras_impl.twins.matcher import Binding, Case, Matcher
 from keras_impl.twins.model import Built
-from keras_impl.twins.named import name_weights
 from keras_impl.twins.runner import UNSUPPORTED, Runner
 from keras_impl.twins.search import Search
 from keras_impl.twins.whole import WholeModels
@@ -39,8 +37,8 @@ def compare(built: Built, task: Task) -> Comparison:
         statistics = list(models.statistics())
     whole = models.compare()
     dropouts = [*training.dropouts, *(dropout for dropout in matched.dropouts if dropout.always)]
-    notes = [
-        *dropout_notes(trace.dropouts, dropouts),
+    causes = [
+        *dropout_causes(trace.dropouts, dropouts),
         *statistics,
         *_frozen(case, binding),
         *_regularizers(built.model),
@@ -50,7 +48,7 @@ def compare(built: Built, task: Task) -> Comparison:
         rows=[*matched.rows, *_lone_rows(case, binding)],
         partings=partings,
         unmatched=_unmatched(case, binding, stopped_after=matched.stopped_after),
-        training=training_causes(notes),
+        training=training_causes(causes),
         whole=whole,
         guessed=binding.guessed,
         tried=search.tried,
@@ -172,15 +170,15 @@ def _tied(binding: Binding) -> list[str]:
     return [f"{names[0]}: {' and '.join(several)}" for (names, _), several in paths.items() if len(several) > 1]
 
 
-def _frozen(case: Case, binding: Binding) -> list[Note]:
+def _frozen(case: Case, binding: Binding) -> list[Cause]:
     """Return arrays that one side alone does not train."""
-    notes = []
+    causes = []
     for source in binding.sources.values():
         in_torch, in_keras = source.array in case.trace.trainable, bool(source.variable.trainable)
         is_statistic = "running_" in source.array or source.variable.name.startswith("moving_")
         if in_torch != in_keras and not is_statistic:
-            notes.append(Note(FROZEN["Keras" if in_torch else "PyTorch"], source.array))
-    return notes
+            causes.append(frozen_cause("Keras" if in_torch else "PyTorch", source.array))
+    return causes
 
 
 def _unsupported(case: Case, binding: Binding) -> list[str]:
@@ -196,14 +194,14 @@ def _unsupported(case: Case, binding: Binding) -> list[str]:
     return [f"{name} ({kind})" for name, kind in kinds.items()]
 
 
-def _regularizers(model: Any) -> list[Note]:
+def _regularizers(model: Any) -> list[Cause]:
     """Return layers that add to the loss or hold their arrays within bounds, with what they do."""
-    kinds, notes = keras.regularizers.Regularizer | keras.constraints.Constraint, []
+    kinds, causes = keras.regularizers.Regularizer | keras.constraints.Constraint, []
     for layer in model._flatten_layers():
         for name, value in vars(layer).items():
             if isinstance(value, kinds):
                 config = value.get_config().items()
                 numbers = (f"{key}={n:g}" if isinstance(n, float) else f"{key}={n}" for key, n in config)
                 words = f"{name.lstrip('_')}={type(value).__name__}({', '.join(numbers)})"
-                notes.append(Note(REGULARIZER, f"{words} of {path_of(layer)}"))
-    return notes
+                causes.append(regularizer_cause(f"{words} of {path_of(layer)}"))
+    return causes

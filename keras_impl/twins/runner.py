@@ -17,9 +17,8 @@ import tensorflow as tf
 
 from common.twins.arrays import CONSTANTS, EQUAL, alike, fingerprint, nearest, pads_of
 from common.twins.causes import causes_inside
-from common.twins.comparison import Cause, Parting, Row
 from common.twins.explanation import Computed, explained
-from common.twins.trace import Dropout, Event
+from common.twins.records import Cause, Dropout, Event, Parting, Row
 from keras_impl.twins.events import Recorder, described
 from keras_impl.twins.kernels import functions_for, own_variables, path_of
 from keras_impl.twins.matcher import Match, Matcher

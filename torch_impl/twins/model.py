@@ -10,7 +10,7 @@ from torch import nn
 from common.errors import UserError
 from common.twins.adamw import AdamW
 from common.twins.contract import Pair, check_output, targets, users_code
-from common.twins.trace import ArrayFolder, Dropout, Event
+from common.twins.records import ArrayFolder, Dropout, Event
 from torch_impl.twins.recorder import Recorder, named_arrays
 
 # Some biases are so large that functions such as ReLU6 and hard swish reach all their parts.

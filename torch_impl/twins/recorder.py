@@ -18,7 +18,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from common.twins.arrays import fingerprint
-from common.twins.trace import ArrayFolder, Dropout, Event, base_name
+from common.twins.records import ArrayFolder, Dropout, Event, base_name
 from torch_impl.twins.depthwise import depthwise, is_depthwise
 
 CONVOLUTION = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")

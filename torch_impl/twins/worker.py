@@ -12,7 +12,7 @@ import torch
 from common.measurement.interference import peak_memory_bytes
 from common.twins.contract import load_pair
 from common.twins.processes import Task, process_seconds, run_worker, updates_for
-from common.twins.trace import TorchTrace
+from common.twins.records import TorchTrace
 from torch_impl.twins.model import Run, checked_model
 from torch_impl.twins.recorder import named_arrays
 from torch_impl.vision import declare_missing_operators
