@@ -11,7 +11,7 @@ from common.twins.contract import SAMPLES, users_code
 from common.twins.processes import Task, process_seconds
 from common.twins.records import Cause, Comparison, Parting, Row, Side, base_name
 from common.twins.training import dropout_causes, frozen_cause, regularizer_cause, training_causes
-from keras_impl.twins.kernels import is_seed, name_weights, own_variables, path_of
+from keras_impl.twins.kernels import is_seed, name_weights, own_arrays, own_variables, path_of
 from keras_impl.twins.matcher import Binding, Case, Matcher
 from keras_impl.twins.model import Built
 from keras_impl.twins.runner import UNSUPPORTED, Runner
@@ -44,7 +44,7 @@ def compare(built: Built, task: Task) -> Comparison:
         *_regularizers(built.model),
     ]
     return Comparison(
-        sides={"torch": _torch_side(case, matched.matcher), "keras": _keras_side(case, binding, models.multiply_adds)},
+        sides={"torch": _torch_side(case, binding), "keras": _keras_side(case, binding, models.multiply_adds)},
         rows=[*matched.rows, *_lone_rows(case, binding)],
         partings=partings,
         unmatched=_unmatched(case, binding, stopped_after=matched.stopped_after),
@@ -61,18 +61,21 @@ def _partings(matched: Runner, models: WholeModels) -> tuple[list[Parting], Runn
     Running statistics are those after a batch of training.
     """
     partings, runner = list[Parting](), matched
+
+    def run(mode: str, *, explain: bool) -> Runner:
+        models.reset()
+        runner = Runner(Matcher(models.case, mode=mode, binding=matched.matcher.binding), explain=explain)
+        runner.run()
+        return runner
+
     for mode in ("inference", "training"):
-        for explain in (False, True):
-            if mode == "training" or explain:
-                models.reset()
-                matcher = Matcher(models.case, mode=mode, binding=matched.matcher.binding)
-                runner = Runner(matcher, explain=explain)
-                runner.run()
+        runner = matched if mode == "inference" else run(mode, explain=False)
+        new = _new(runner.partings, partings)
+        # A difference that may be that of a constant in float32 needs no explanation, nor does one inside a layer.
+        if any(parting.where != "inside" and parting.difference > CONSTANTS for parting in new):
+            runner = run(mode, explain=True)
             new = _new(runner.partings, partings)
-            # A difference that may be that of a constant in float32 needs no explanation, nor does one inside a layer.
-            if explain or all(parting.where == "inside" or parting.difference <= CONSTANTS for parting in new):
-                partings += new
-                break
+        partings += new
     return partings, runner
 
 
@@ -83,12 +86,12 @@ def _new(partings: list[Parting], known: list[Parting]) -> list[Parting]:
     return [parting for parting in new if parting.mode == "inference" or parting.difference > CONSTANTS]
 
 
-def _torch_side(case: Case, matcher: Matcher) -> Side:
-    trace, binding = case.trace, matcher.binding
+def _torch_side(case: Case, binding: Binding) -> Side:
+    trace = case.trace
     # A product with an array of another layer is a function in Keras.
     work = [
         event.multiply_adds
-        for event in matcher.events
+        for event in trace.events["inference"]
         if event.number in binding.events or not binding.names.intersection(event.weights.values())
     ]
     return Side(
@@ -143,16 +146,10 @@ def _lone_arrays(case: Case, binding: Binding) -> list[str]:
 
 def _lone_variables(case: Case, binding: Binding) -> list[Any]:
     model = case.built.model
-    lone = [variable for variable in model.variables if id(variable) not in binding.sources and not is_seed(variable)]
-    return [variable for variable in lone if not _preprocesses(model, variable)]
-
-
-def _preprocesses(model: Any, variable: Any) -> bool:
-    """Return whether a variable is a number that a layer was given, or a count."""
-    owners = [
-        layer for layer in model._flatten_layers() if any(variable is own for own in layer._non_trainable_variables)
-    ]
-    return any(variable.name not in own_variables(layer) for layer in owners)
+    lone = {
+        id(variable) for layer in model._flatten_layers() for variable in own_arrays(layer)
+    } - binding.sources.keys()
+    return [variable for variable in model.variables if id(variable) in lone]
 
 
 def _lone_rows(case: Case, binding: Binding) -> list[Row]:

@@ -65,12 +65,17 @@ def is_seed(variable: Any) -> bool:
     return bool(variable.name == "seed_generator_state")
 
 
-def own_variables(layer: Any) -> dict[str, Any]:
-    """Return a layer's own arrays by name, without those of layers in it and states of random numbers."""
+def own_arrays(layer: Any) -> list[Any]:
+    """Return a layer's variables, without those of layers in it, numbers it was given, counts and states."""
     if not isinstance(layer, keras.Layer) or isinstance(layer, layers.Normalization):
-        return {}
+        return []
     own = [*getattr(layer, "_trainable_variables", []), *getattr(layer, "_non_trainable_variables", [])]
-    return {variable.name: variable for variable in own if not is_seed(variable) and "float" in str(variable.dtype)}
+    return [variable for variable in own if not is_seed(variable) and "float" in str(variable.dtype)]
+
+
+def own_variables(layer: Any) -> dict[str, Any]:
+    """Return a layer's own arrays by name."""
+    return {variable.name: variable for variable in own_arrays(layer)}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
