@@ -103,7 +103,8 @@ def compare(source: PairSource, folder: Path) -> Comparison:
 @contextmanager
 def _started(framework: str, folder: Path) -> Iterator["subprocess.Popen[bytes]"]:
     """Start a process; end it at the end, however that comes."""
-    command = [sys.executable, "-m", f"{framework}_impl.twins.worker", str(folder)]
+    # In float64 oneDNN computes nothing, but TensorFlow would keep all memory that is freed.
+    command = [sys.executable, "-m", f"{framework}_impl.twins.worker", str(folder), "--onednn", "off"]
     environment = {**os.environ, **project_first(), "CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "3"}
     entry = subprocess.DEVNULL if framework == "torch" else subprocess.PIPE  # which tells that PyTorch's has ended
     with (folder / f"{framework}.log").open("w") as log:
