@@ -16,8 +16,8 @@ import numpy as np
 import tensorflow as tf
 
 from common.twins.arrays import CONSTANTS, EQUAL, Fit, alike, fingerprint, nearest, pads_of
-from common.twins.causes import causes_inside
-from common.twins.explanation import Computed, explained
+from common.twins.causes import cause_between, causes_inside
+from common.twins.explanation import Computed
 from common.twins.records import Cause, Dropout, Event, Parting, Row
 from keras_impl.twins.events import Recorder, described
 from keras_impl.twins.kernels import functions_for, own_variables, path_of
@@ -104,7 +104,8 @@ class Runner:
             causes = parting.causes
             if origin:
                 of_torch, of_keras, reordered = origin
-                causes = [explained(torch, of_torch, keras_, of_keras, reordered=reordered)]
+                leads = torch.lead(of_torch, keras_), keras_.lead(of_keras, torch)
+                causes = [cause_between(*leads, reordered=reordered)]
             partings.append(replace(parting, causes=causes))
         return partings
 
