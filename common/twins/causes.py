@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from common.twins.comparison import Cause
-from common.twins.trace import Event
+from common.twins.arrays import alike
+from common.twins.records import Cause, Event
 
 # Kind of a function -> its names in PyTorch, Keras and TensorFlow, in lower case.
 KINDS = {
@@ -157,13 +157,13 @@ class Lead:
     later: list[Event] = field(default_factory=list)  # what follows them, up to the layer
     source: str = ""  # what hands the layer its input, in words
     inputs: list[str] = field(default_factory=list)  # what the first of the events takes
+    prints: list[list[float]] = field(default_factory=list)  # its fingerprints
 
 
-def cause_between(torch_lead: Lead, keras_lead: Lead, *, same_inputs: bool = False, reordered: bool = False) -> Cause:
+def cause_between(torch_lead: Lead, keras_lead: Lead, *, reordered: bool = False) -> Cause:
     """Return what one side computes before a layer, and the other does not.
 
     Args:
-        same_inputs: whether the first events of both take the same.
         reordered: the same numbers come in, in another order.
     """
     torch, keras = torch_lead.first, keras_lead.first
@@ -182,15 +182,14 @@ def cause_between(torch_lead: Lead, keras_lead: Lead, *, same_inputs: bool = Fal
     kinds = [kind_of(event) for event in (*torch, *keras)]
     kind = next((kind for kind in kinds if kind != UNEXPLAINED), UNEXPLAINED)
     if torch and keras and len(set(kinds)) == 1:
-        inputs = [" and ".join(lead.inputs) for lead in (torch_lead, keras_lead)]
-        cause = _of_one_kind(kind, torch[0], keras[0], inputs=inputs, same_inputs=same_inputs)
+        cause = _of_one_kind(kind, torch[0], keras[0], leads=(torch_lead, keras_lead))
         if cause:
             return cause
     sides = [" and ".join(dict.fromkeys(map(str, events[:2]))) or "nothing" for events in (torch, keras)]
     return Cause(kind=kind, text=f"PyTorch: {sides[0]}. Keras: {sides[1]}", remedy=_remedy(torch, keras))
 
 
-def _of_one_kind(kind: str, torch: Event, keras: Event, *, inputs: Sequence[str], same_inputs: bool) -> Cause | None:
+def _of_one_kind(kind: str, torch: Event, keras: Event, *, leads: Sequence[Lead]) -> Cause | None:
     """Return in what two functions of one kind differ, if it is known."""
     if kind == "attention":
         masked = bool(torch.numbers.get("masked"))
@@ -201,9 +200,11 @@ def _of_one_kind(kind: str, torch: Event, keras: Event, *, inputs: Sequence[str]
         return _number_cause(IN_ATTENTION, torch, keras) or unknown
     if kind not in ("residual", "concatenation", "scale"):
         return None
-    if same_inputs:
+    prints, others = (lead.prints for lead in leads)
+    if len(prints) == len(others) and all(alike(others, wanted).any() for wanted in prints):
         text = f"both compute {torch.name} of the same numbers, in another order or at other positions"
         return Cause(kind="order", text=text)
+    inputs = [" and ".join(lead.inputs) for lead in leads]
     if all(inputs):
         return Cause(kind="wiring", text=f"{torch.name} of {inputs[0]} in PyTorch, of {inputs[1]} in Keras")
     return None

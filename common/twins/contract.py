@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from common.errors import UserError
-from common.twins.comparison import SIDES
+from common.twins.records import SIDES
 
 POSSESSIVE = {"torch": "PyTorch's", "keras": "Keras'"}
 SAMPLES = 2  # of a batch: the fewest with which batch statistics vary

@@ -5,9 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from common.twins.arrays import alike
-from common.twins.causes import Lead, cause_between
-from common.twins.comparison import Cause
-from common.twins.trace import Event
+from common.twins.causes import Lead
+from common.twins.records import Event
 
 
 class Computed:
@@ -44,28 +43,15 @@ class Computed:
         return Lead(
             first=events,
             later=[self.events[number] for number in sorted(later)],
-            source=next(iter(self.words(sources)), ""),
-            inputs=self.words(events[0].sources) if events else [],
+            source=next(iter(self._words(sources)), ""),
+            inputs=self._words(events[0].sources) if events else [],
+            prints=[self.events[number].output for number in events[0].sources] if events else [],
         )
 
     def _is_known(self, number: int, other: "Computed") -> bool:
         return number in self.known or other.has(self.events[number].output)
 
-    def words(self, numbers: Sequence[int]) -> list[str]:
+    def _words(self, numbers: Sequence[int]) -> list[str]:
         """Return what events hand on."""
         untracked = [self._untracked] if self._untracked else []
         return [self.events[number].result for number in numbers] or untracked
-
-    def inputs_of(self, events: Sequence[Event]) -> list[list[float]]:
-        """Return fingerprints of what the first of some events takes."""
-        return [self.events[number].output for event in events[:1] for number in event.sources]
-
-
-def explained(
-    torch: Computed, torch_sources: Sequence[int], keras: Computed, keras_sources: Sequence[int], *, reordered: bool
-) -> Cause:
-    """Return why a layer's input differs, by the events that hand it on both sides."""
-    leads = torch.lead(torch_sources, keras), keras.lead(keras_sources, torch)
-    prints, others = torch.inputs_of(leads[0].first), keras.inputs_of(leads[1].first)
-    same = len(prints) == len(others) and all(bool(alike(others, wanted).any()) for wanted in prints)
-    return cause_between(*leads, same_inputs=same, reordered=reordered)

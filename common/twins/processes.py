@@ -14,9 +14,8 @@ import psutil
 
 from common.data.progress import say
 from common.errors import EXIT_CODE_USER_ERROR, UserError, as_user_error
-from common.twins.comparison import SIDES, Comparison
 from common.twins.contract import PairSource, forbid_downloads
-from common.twins.trace import ArrayFolder, TorchTrace, read_record, write_record
+from common.twins.records import SIDES, ArrayFolder, Comparison, TorchTrace, read_record, write_record
 from common.utils.cores import usable_cores
 from common.utils.environments import missing_packages, project_first
 
@@ -104,7 +103,8 @@ def compare(source: PairSource, folder: Path) -> Comparison:
 @contextmanager
 def _started(framework: str, folder: Path) -> Iterator["subprocess.Popen[bytes]"]:
     """Start a process; end it at the end, however that comes."""
-    command = [sys.executable, "-m", f"{framework}_impl.twins.worker", str(folder)]
+    # In float64 oneDNN computes nothing, but TensorFlow would keep all memory that is freed.
+    command = [sys.executable, "-m", f"{framework}_impl.twins.worker", str(folder), "--onednn", "off"]
     environment = {**os.environ, **project_first(), "CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "3"}
     entry = subprocess.DEVNULL if framework == "torch" else subprocess.PIPE  # which tells that PyTorch's has ended
     with (folder / f"{framework}.log").open("w") as log:

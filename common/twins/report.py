@@ -8,8 +8,8 @@ from pathlib import Path
 from common.errors import user_errors
 from common.run_folder.records import now
 from common.twins.arrays import EQUAL
-from common.twins.comparison import SIDES, Comparison, Row, listed
 from common.twins.contract import PairSource
+from common.twins.records import SIDES, Comparison, Row, listed
 from common.twins.verdict import Verdict, shown_count
 from common.utils.atomic import write_atomically
 from common.utils.html_pages import page_environment

@@ -1,90 +1,50 @@
-"""What differs in training alone: dropout, running statistics, what is trained, what adds to the loss."""
+"""What differs in training alone: dropout, running statistics, what is trained, what adds to the loss.
+
+Until `training_causes` groups them, causes have a place each, in `names`, and "{places}" in their text.
+"""
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import zip_longest
-from typing import NamedTuple
 
 import numpy as np
 
 from common.twins.arrays import alike
-from common.twins.comparison import Cause, listed
-from common.twins.trace import Dropout
+from common.twins.records import Cause, Dropout, listed
 
 MOST_RATES = 3  # shown, of dropout
+ALWAYS = {"PyTorch": "PyTorch: F.dropout(x, training=self.training)", "Keras": "Keras: Dropout without training=True"}
+FROZEN = {"PyTorch": "PyTorch: parameter.requires_grad_(True)", "Keras": "Keras: layer.trainable = True"}
 
 
-class Words(NamedTuple):
-    """What is said of a difference with {places} and the numbers of both sides, and the line that makes both equal."""
-
-    kind: str
-    text: str
-    remedy: str
+def _cause(kind: str, text: str, remedy: str, *places: str) -> Cause:
+    return Cause(kind=kind, text=text, remedy=remedy, level="training", names=list(places))
 
 
-RATES = "dropout: {torch:g} in PyTorch, {keras:g} in Keras, at {places}"
-DROPOUT = Words("dropout", RATES, "Keras: Dropout({torch:g})")
-DROPOUT_IN_KERAS = Words("dropout", RATES, "Keras: leave it out")
-ALWAYS = {
-    "PyTorch": Words(
-        "dropout",
-        "dropout: PyTorch drops in inference, too, at {places}",
-        "PyTorch: F.dropout(x, training=self.training)",
-    ),
-    "Keras": Words(
-        "dropout", "dropout: Keras drops in inference, too, at {places}", "Keras: Dropout without training=True"
-    ),
-}
-MOMENTUM = Words(
-    "momentum",
-    "running statistics: PyTorch keeps {torch:g} of the old value (momentum={rest:g}), Keras {keras:g}, at {places}",
-    "Keras: BatchNormalization(momentum={torch:g})",
-)
-VARIANCE = Words(
-    "variance",
-    "running variance: Keras averages the biased variance (divided by n), PyTorch the unbiased one (n - 1), "
-    "at {places}",
-    "Keras: keras_impl.batch_norm.BatchNormalization",
-)
-FROZEN = {
-    "PyTorch": Words("frozen", "PyTorch does not train {places}", "PyTorch: parameter.requires_grad_(True)"),
-    "Keras": Words("frozen", "Keras does not train {places}", "Keras: layer.trainable = True"),
-}
-REGULARIZER = Words(
-    "regularizer",
-    "Keras has {places}; PyTorch's models have nothing like it",
-    "Keras: leave it out, and use weight_decay of both optimizers",
-)
+def momentum_cause(torch: float, keras: float, place: str) -> Cause:
+    """Return that running statistics keep other shares of their old values."""
+    text = f"PyTorch keeps {torch:g} of the old value (momentum={1 - torch:g}), Keras {keras:g}, at {{places}}"
+    return _cause("momentum", f"running statistics: {text}", f"Keras: BatchNormalization(momentum={torch:g})", place)
 
 
-class Note(NamedTuple):
-    """A place that differs, with the numbers of both sides where it has some."""
-
-    words: Words
-    place: str
-    torch: float = 0.0
-    keras: float = 0.0
+def variance_cause(place: str) -> Cause:
+    """Return that running statistics are of other statistics of a batch."""
+    text = "Keras averages the biased variance (divided by n), PyTorch the unbiased one (n - 1), at {places}"
+    return _cause("variance", f"running variance: {text}", "Keras: keras_impl.batch_norm.BatchNormalization", place)
 
 
-def training_causes(notes: Iterable[Note]) -> list[Cause]:
-    """Return what differs, each cause once."""
-    groups: dict[Note, list[str]] = {}
-    for note in notes:
-        groups.setdefault(note._replace(place=""), []).append(note.place)
-    rates = [note for note in groups if note.words in (DROPOUT, DROPOUT_IN_KERAS)]
-    for note in rates[MOST_RATES:]:
-        del groups[note]
-    causes = []
-    for note, places in groups.items():
-        words, _, torch, keras = note
-        shown = listed(list(dict.fromkeys(places)), most=2)
-        text = words.text.format(torch=torch, keras=keras, rest=1 - torch, places=shown)
-        if len(rates) > MOST_RATES and note == rates[MOST_RATES - 1]:
-            text += f"; and {len(rates) - MOST_RATES} more rates"
-        causes.append(Cause(kind=words.kind, text=text, remedy=words.remedy.format(torch=torch), level="training"))
-    return causes
+def frozen_cause(side: str, array: str) -> Cause:
+    """Return that one side ("PyTorch", "Keras") does not train an array."""
+    return _cause("frozen", f"{side} does not train {{places}}", FROZEN[side], array)
 
 
-def dropout_notes(torch: Sequence[Dropout], keras: Sequence[Dropout]) -> Iterator[Note]:
+def regularizer_cause(place: str) -> Cause:
+    """Return that Keras adds to the loss, or holds arrays within bounds."""
+    text = "Keras has {places}; PyTorch's models have nothing like it"
+    return _cause("regularizer", text, "Keras: leave it out, and use weight_decay of both optimizers", place)
+
+
+def dropout_causes(torch: Sequence[Dropout], keras: Sequence[Dropout]) -> Iterator[Cause]:
     """Yield where rates differ: places are the same if the same numbers come in; the others are compared in order."""
     left, lone = [dropout for dropout in keras if not dropout.always], list[Dropout]()
     pairs: list[tuple[Dropout | None, Dropout | None]] = []
@@ -97,11 +57,31 @@ def dropout_notes(torch: Sequence[Dropout], keras: Sequence[Dropout]) -> Iterato
     for attention in (True, False):
         sides = [[dropout for dropout in side if dropout.attention == attention] for side in (lone, left)]
         pairs += zip_longest(sides[0], sides[1])
+    places: dict[tuple[float, float], list[str]] = {}  # rates -> layers
     for here, there in pairs:
         layer, rates = here or there, (here.rate if here else 0.0, there.rate if there else 0.0)
         if layer and rates[0] != rates[1]:
-            yield Note(DROPOUT if here else DROPOUT_IN_KERAS, layer.layer, *rates)
-    both = {"PyTorch": torch, "Keras": keras}
-    always = {side: [dropout for dropout in places if dropout.always] for side, places in both.items()}
+            places.setdefault(rates, []).append(layer.layer)
+    for number, (rates, layers) in enumerate(list(places.items())[:MOST_RATES], 1):
+        more = f"; and {len(places) - number} more rates" if number == MOST_RATES < len(places) else ""
+        text = f"dropout: {rates[0]:g} in PyTorch, {rates[1]:g} in Keras, at {{places}}{more}"
+        yield _cause("dropout", text, f"Keras: Dropout({rates[0]:g})" if rates[0] else "Keras: leave it out", *layers)
+    always = {"PyTorch": [drop.layer for drop in torch if drop.always]}
+    always["Keras"] = [drop.layer for drop in keras if drop.always]
     if not all(always.values()):
-        yield from (Note(ALWAYS[side], dropout.layer) for side, places in always.items() for dropout in places)
+        for side, layers in always.items():
+            if layers:
+                text = f"dropout: {side} drops in inference, too, at {{places}}"
+                yield _cause("dropout", text, ALWAYS[side], *layers)
+
+
+def training_causes(causes: Iterable[Cause]) -> list[Cause]:
+    """Return each cause once, with its places in its text."""
+    groups: dict[str, list[Cause]] = {}
+    for cause in causes:
+        groups.setdefault(cause.text, []).append(cause)
+    grouped = []
+    for text, same in groups.items():
+        places = dict.fromkeys(place for cause in same for place in cause.names)
+        grouped.append(replace(same[0], text=text.replace("{places}", listed(list(places), most=2)), names=[]))
+    return grouped

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from common.twins.arrays import CONSTANTS
 from common.twins.causes import UNEXPLAINED
-from common.twins.comparison import LEVELS, Cause, Comparison, Parting
+from common.twins.records import LEVELS, Cause, Comparison, Parting
 
 EXIT_CODES = {"equal": 0, "undecided": 2}  # of others 1
 # Most that whole models may be apart if no layer is: rounding adds up, more so with constants in float32.

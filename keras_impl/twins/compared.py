@@ -7,15 +7,13 @@ import keras
 
 from common.measurement.interference import peak_memory_bytes
 from common.twins.arrays import CONSTANTS
-from common.twins.comparison import Cause, Comparison, Parting, Row, Side
 from common.twins.contract import SAMPLES, users_code
 from common.twins.processes import Task, process_seconds
-from common.twins.trace import base_name
-from common.twins.training import FROZEN, REGULARIZER, Note, dropout_notes, training_causes
-from keras_impl.twins.kernels import is_seed, own_variables, path_of
+from common.twins.records import Cause, Comparison, Parting, Row, Side, base_name
+from common.twins.training import dropout_causes, frozen_cause, regularizer_cause, training_causes
+from keras_impl.twins.kernels import is_seed, name_weights, own_arrays, own_variables, path_of
 from keras_impl.twins.matcher import Binding, Case, Matcher
 from keras_impl.twins.model import Built
-from keras_impl.twins.named import name_weights
 from keras_impl.twins.runner import UNSUPPORTED, Runner
 from keras_impl.twins.search import Search
 from keras_impl.twins.whole import WholeModels
@@ -39,18 +37,18 @@ def compare(built: Built, task: Task) -> Comparison:
         statistics = list(models.statistics())
     whole = models.compare()
     dropouts = [*training.dropouts, *(dropout for dropout in matched.dropouts if dropout.always)]
-    notes = [
-        *dropout_notes(trace.dropouts, dropouts),
+    causes = [
+        *dropout_causes(trace.dropouts, dropouts),
         *statistics,
         *_frozen(case, binding),
         *_regularizers(built.model),
     ]
     return Comparison(
-        sides={"torch": _torch_side(case, matched.matcher), "keras": _keras_side(case, binding, models.multiply_adds)},
+        sides={"torch": _torch_side(case, binding), "keras": _keras_side(case, binding, models.multiply_adds)},
         rows=[*matched.rows, *_lone_rows(case, binding)],
         partings=partings,
         unmatched=_unmatched(case, binding, stopped_after=matched.stopped_after),
-        training=training_causes(notes),
+        training=training_causes(causes),
         whole=whole,
         guessed=binding.guessed,
         tried=search.tried,
@@ -63,18 +61,21 @@ def _partings(matched: Runner, models: WholeModels) -> tuple[list[Parting], Runn
     Running statistics are those after a batch of training.
     """
     partings, runner = list[Parting](), matched
+
+    def run(mode: str, *, explain: bool) -> Runner:
+        models.reset()
+        runner = Runner(Matcher(models.case, mode=mode, binding=matched.matcher.binding), explain=explain)
+        runner.run()
+        return runner
+
     for mode in ("inference", "training"):
-        for explain in (False, True):
-            if mode == "training" or explain:
-                models.reset()
-                matcher = Matcher(models.case, mode=mode, binding=matched.matcher.binding)
-                runner = Runner(matcher, explain=explain)
-                runner.run()
+        runner = matched if mode == "inference" else run(mode, explain=False)
+        new = _new(runner.partings, partings)
+        # A difference that may be that of a constant in float32 needs no explanation, nor does one inside a layer.
+        if any(parting.where != "inside" and parting.difference > CONSTANTS for parting in new):
+            runner = run(mode, explain=True)
             new = _new(runner.partings, partings)
-            # A difference that may be that of a constant in float32 needs no explanation, nor does one inside a layer.
-            if explain or all(parting.where == "inside" or parting.difference <= CONSTANTS for parting in new):
-                partings += new
-                break
+        partings += new
     return partings, runner
 
 
@@ -85,12 +86,12 @@ def _new(partings: list[Parting], known: list[Parting]) -> list[Parting]:
     return [parting for parting in new if parting.mode == "inference" or parting.difference > CONSTANTS]
 
 
-def _torch_side(case: Case, matcher: Matcher) -> Side:
-    trace, binding = case.trace, matcher.binding
+def _torch_side(case: Case, binding: Binding) -> Side:
+    trace = case.trace
     # A product with an array of another layer is a function in Keras.
     work = [
         event.multiply_adds
-        for event in matcher.events
+        for event in trace.events["inference"]
         if event.number in binding.events or not binding.names.intersection(event.weights.values())
     ]
     return Side(
@@ -145,16 +146,10 @@ def _lone_arrays(case: Case, binding: Binding) -> list[str]:
 
 def _lone_variables(case: Case, binding: Binding) -> list[Any]:
     model = case.built.model
-    lone = [variable for variable in model.variables if id(variable) not in binding.sources and not is_seed(variable)]
-    return [variable for variable in lone if not _preprocesses(model, variable)]
-
-
-def _preprocesses(model: Any, variable: Any) -> bool:
-    """Return whether a variable is a number that a layer was given, or a count."""
-    owners = [
-        layer for layer in model._flatten_layers() if any(variable is own for own in layer._non_trainable_variables)
-    ]
-    return any(variable.name not in own_variables(layer) for layer in owners)
+    lone = {
+        id(variable) for layer in model._flatten_layers() for variable in own_arrays(layer)
+    } - binding.sources.keys()
+    return [variable for variable in model.variables if id(variable) in lone]
 
 
 def _lone_rows(case: Case, binding: Binding) -> list[Row]:
@@ -172,15 +167,15 @@ def _tied(binding: Binding) -> list[str]:
     return [f"{names[0]}: {' and '.join(several)}" for (names, _), several in paths.items() if len(several) > 1]
 
 
-def _frozen(case: Case, binding: Binding) -> list[Note]:
+def _frozen(case: Case, binding: Binding) -> list[Cause]:
     """Return arrays that one side alone does not train."""
-    notes = []
+    causes = []
     for source in binding.sources.values():
         in_torch, in_keras = source.array in case.trace.trainable, bool(source.variable.trainable)
         is_statistic = "running_" in source.array or source.variable.name.startswith("moving_")
         if in_torch != in_keras and not is_statistic:
-            notes.append(Note(FROZEN["Keras" if in_torch else "PyTorch"], source.array))
-    return notes
+            causes.append(frozen_cause("Keras" if in_torch else "PyTorch", source.array))
+    return causes
 
 
 def _unsupported(case: Case, binding: Binding) -> list[str]:
@@ -196,14 +191,14 @@ def _unsupported(case: Case, binding: Binding) -> list[str]:
     return [f"{name} ({kind})" for name, kind in kinds.items()]
 
 
-def _regularizers(model: Any) -> list[Note]:
+def _regularizers(model: Any) -> list[Cause]:
     """Return layers that add to the loss or hold their arrays within bounds, with what they do."""
-    kinds, notes = keras.regularizers.Regularizer | keras.constraints.Constraint, []
+    kinds, causes = keras.regularizers.Regularizer | keras.constraints.Constraint, []
     for layer in model._flatten_layers():
         for name, value in vars(layer).items():
             if isinstance(value, kinds):
                 config = value.get_config().items()
                 numbers = (f"{key}={n:g}" if isinstance(n, float) else f"{key}={n}" for key, n in config)
                 words = f"{name.lstrip('_')}={type(value).__name__}({', '.join(numbers)})"
-                notes.append(Note(REGULARIZER, f"{words} of {path_of(layer)}"))
-    return notes
+                causes.append(regularizer_cause(f"{words} of {path_of(layer)}"))
+    return causes

@@ -18,7 +18,7 @@ import tensorflow as tf
 from tensorflow.python.framework import op_callbacks
 
 from common.twins.arrays import fingerprint
-from common.twins.trace import Event
+from common.twins.records import Event
 from keras_impl.twins.kernels import path_of
 
 # Operations that change neither numbers nor their order within a sample.

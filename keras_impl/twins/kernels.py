@@ -1,7 +1,7 @@
-"""PyTorch's arrays in the layouts of Keras' variables."""
+"""PyTorch's arrays in the layouts of Keras' variables, also of those that a model file names in WEIGHTS."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,8 +10,11 @@ import numpy as np
 import tensorflow as tf
 from keras import layers
 
+from common.errors import UserError
 from common.twins.arrays import channels_last_order
-from common.twins.trace import ArrayFolder, base_name
+from common.twins.contract import Pair
+from common.twins.records import ArrayFolder, TorchTrace, base_name
+from common.utils.printable import suggestion
 
 # Name of a Keras variable -> role of PyTorch's array.
 ROLES = {
@@ -62,12 +65,17 @@ def is_seed(variable: Any) -> bool:
     return bool(variable.name == "seed_generator_state")
 
 
-def own_variables(layer: Any) -> dict[str, Any]:
-    """Return a layer's own arrays by name, without those of layers in it and states of random numbers."""
+def own_arrays(layer: Any) -> list[Any]:
+    """Return a layer's variables, without those of layers in it, numbers it was given, counts and states."""
     if not isinstance(layer, keras.Layer) or isinstance(layer, layers.Normalization):
-        return {}
+        return []
     own = [*getattr(layer, "_trainable_variables", []), *getattr(layer, "_non_trainable_variables", [])]
-    return {variable.name: variable for variable in own if not is_seed(variable) and "float" in str(variable.dtype)}
+    return [variable for variable in own if not is_seed(variable) and "float" in str(variable.dtype)]
+
+
+def own_variables(layer: Any) -> dict[str, Any]:
+    """Return a layer's own arrays by name."""
+    return {variable.name: variable for variable in own_arrays(layer)}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -165,3 +173,36 @@ def multiply_adds(layer: Any, value: Any, output: Any) -> int:
     if isinstance(layer, layers.Dense | _DEPTHWISE | _CONVOLUTION):
         return outputs * math.prod(kernel.shape[: -2 if isinstance(layer, _DEPTHWISE) else -1])
     return 0
+
+
+def name_weights(model: Any, trace: TorchTrace, pair: Pair) -> list[Source]:
+    """Return where the numbers of Keras' variables come from that WEIGHTS names.
+
+    A kernel is turned; "a + b" is the sum of two arrays, as of the two biases of a recurrent layer.
+
+    Raises:
+        UserError: a name is unknown, or shapes do not fit.
+    """
+    variables, sources = {variable.path: variable for variable in model.variables}, []
+    for name, path in pair.weights.items():
+        names = tuple(part.strip() for part in name.split("+"))
+        for array in names:
+            _check_name(array, trace.arrays, "array of PyTorch's model")
+        _check_name(path, variables, "variable of Keras' model")
+        variable, shape = variables[path], trace.arrays[names[0]]
+        is_kernel = len(shape) == 2 and "kernel" in variable.name
+        turned = fits_bare(shape, variable.shape)
+        if is_kernel:
+            turned = True if shape[::-1] == list(variable.shape) else None
+        if turned is None:
+            raise UserError(
+                f"WEIGHTS pairs arrays that do not fit. Received: {name} {tuple(shape)} and {path} "
+                f"{tuple(variable.shape)}. Correct it"
+            )
+        sources.append(Source(variable=variable, layer=None, names=names, transposed=turned, bare=True))
+    return sources
+
+
+def _check_name(name: str, names: Iterable[str], kind: str) -> None:
+    if name not in names:
+        raise UserError(f"WEIGHTS names no {kind}. Received: {name!r}. {suggestion(name, names)}Correct it")

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from common.twins.arrays import EQUAL, Fit, alike, fingerprint, nearest, unlike
-from common.twins.trace import ArrayFolder, Event, TorchTrace
+from common.twins.records import ArrayFolder, Event, TorchTrace
 from keras_impl.twins.kernels import MAIN, NEUTRAL, ROLES, Source, fits_bare, functions_for, own_variables
 from keras_impl.twins.model import Built
 

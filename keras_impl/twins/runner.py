@@ -15,11 +15,10 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from common.twins.arrays import CONSTANTS, EQUAL, alike, fingerprint, nearest, pads_of
-from common.twins.causes import causes_inside
-from common.twins.comparison import Cause, Parting, Row
-from common.twins.explanation import Computed, explained
-from common.twins.trace import Dropout, Event
+from common.twins.arrays import CONSTANTS, EQUAL, Fit, alike, fingerprint, nearest, pads_of
+from common.twins.causes import cause_between, causes_inside
+from common.twins.explanation import Computed
+from common.twins.records import Cause, Dropout, Event, Parting, Row
 from keras_impl.twins.events import Recorder, described
 from keras_impl.twins.kernels import functions_for, own_variables, path_of
 from keras_impl.twins.matcher import Match, Matcher
@@ -105,7 +104,8 @@ class Runner:
             causes = parting.causes
             if origin:
                 of_torch, of_keras, reordered = origin
-                causes = [explained(torch, of_torch, keras_, of_keras, reordered=reordered)]
+                leads = torch.lead(of_torch, keras_), keras_.lead(of_keras, torch)
+                causes = [cause_between(*leads, reordered=reordered)]
             partings.append(replace(parting, causes=causes))
         return partings
 
@@ -179,12 +179,9 @@ class Runner:
 
     def _given(self, layer: Any, tensor: Any, match: Match) -> Any:
         """Return PyTorch's input in place of a layer's, if its shape allows."""
-        array = match.fit.array
-        if array is None:
-            array = _channels_last(self.matcher.input_of(match.event), tensor)
-        if array is None:
+        new = _in_place_of(tensor, match.fit, self.matcher.input_of(match.event))
+        if new is tensor:
             return tensor
-        new = tf.constant(np.ascontiguousarray(array), tensor.dtype)
         # For all that read it; unless it is right elsewhere, and only this layer should be given another.
         is_right = alike(self.matcher.prints, fingerprint(np.asarray(tensor))).any()
         if not is_right or new.shape != tensor.shape:
@@ -211,8 +208,7 @@ class Runner:
             same_shape=bool(np.isfinite(fit.difference)),
         )
         self._part(row, "inside", fit.difference, reference.shape, value.shape, because=causes)
-        array = fit.array if fit.array is not None else _channels_last(reference, value)
-        return output if array is None else tf.constant(np.ascontiguousarray(array), output.dtype)
+        return _in_place_of(output, fit, reference)
 
     def _origin(self, tensor: Any, torch_sources: list[int], reference: list[float], difference: float) -> Origin:
         seen = fingerprint(np.asarray(tensor))
@@ -238,8 +234,9 @@ def _is_of_keras(layer: Any) -> bool:
     return type(layer).__module__.startswith("keras.") and not isinstance(layer, keras.layers.Lambda)
 
 
-def _channels_last(array: np.ndarray, value: Any) -> np.ndarray | None:
-    """Return PyTorch's array in place of a Keras tensor of another size."""
-    if array.ndim != value.ndim:
-        return None
-    return np.moveaxis(array, 1, -1) if array.ndim > 3 else array
+def _in_place_of(tensor: Any, fit: Fit, reference: np.ndarray) -> Any:
+    """Return PyTorch's array in place of a tensor, which may be of another size; the tensor if it has other axes."""
+    array = fit.array
+    if array is None and reference.ndim == len(tensor.shape):
+        array = np.moveaxis(reference, 1, -1) if reference.ndim > 3 else reference
+    return tensor if array is None else tf.constant(np.ascontiguousarray(array), tensor.dtype)

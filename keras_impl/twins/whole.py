@@ -11,9 +11,9 @@ import tensorflow as tf
 
 from common.twins.adamw import AdamW
 from common.twins.arrays import EQUAL, layouts, nearest, relative
-from common.twins.comparison import Whole
 from common.twins.contract import targets
-from common.twins.training import MOMENTUM, VARIANCE, Note
+from common.twins.records import Cause, Whole
+from common.twins.training import momentum_cause, variance_cause
 from keras_impl.twins.kernels import Source, multiply_adds, path_of
 from keras_impl.twins.matcher import Binding, Case
 
@@ -47,7 +47,7 @@ class WholeModels:
             if not source.variable.trainable:
                 source.load(self.arrays)
 
-    def statistics(self) -> Iterator[Note]:
+    def statistics(self) -> Iterator[Cause]:
         """Yield running statistics that differ after a batch, for which each layer was given PyTorch's input."""
         kept = {
             event.weights[role]: 1 - float(event.numbers.get("momentum", 0.1))
@@ -66,9 +66,9 @@ class WholeModels:
                 for after, share in zip((new, value), shares, strict=True)
             )
             if relative(value, new) > EQUAL and abs(shares[0] - shares[1]) > 1e-9:
-                yield Note(MOMENTUM, place, *shares)
+                yield momentum_cause(*shares, place)
             if relative(keras_, torch) > OF_BATCH:
-                yield Note(VARIANCE, place)
+                yield variance_cause(place)
 
     def compare(self) -> Whole:
         """Return how far the whole models are apart; of models with other outputs, gradients are not compared."""

@@ -14,8 +14,7 @@ import tensorflow as tf
 from common.twins.contract import load_pair
 from common.twins.processes import Task, run_worker
 from keras_impl.twins.compared import compare
-from keras_impl.twins.grouped import use_fast_grouped_convolutions
-from keras_impl.twins.model import Built
+from keras_impl.twins.model import Built, use_fast_grouped_convolutions
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -7,10 +7,9 @@ from pathlib import Path
 
 from frameworks import need
 
-from common.twins.comparison import Comparison
 from common.twins.contract import PairSource
 from common.twins.processes import RESULT_FILE, TASK_FILE, Task
-from common.twins.trace import read_record, write_record
+from common.twins.records import Comparison, read_record, write_record
 from common.utils.environments import project_first
 
 # Ends as the command does: a user's error is in a file, anything else is a bug.

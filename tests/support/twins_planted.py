@@ -7,7 +7,7 @@ from typing import Any
 
 from twins_cases import compared, planted_source
 
-from common.twins.comparison import Comparison
+from common.twins.records import Comparison
 from common.twins.verdict import Verdict, judge
 
 FOLDER = Path(__file__).resolve().parents[1] / "common" / "twins" / "planted"

@@ -10,7 +10,7 @@ from torch import nn
 from common.errors import UserError
 from common.twins.adamw import AdamW
 from common.twins.contract import Pair, check_output, targets, users_code
-from common.twins.trace import ArrayFolder, Dropout, Event
+from common.twins.records import ArrayFolder, Dropout
 from torch_impl.twins.recorder import Recorder, named_arrays
 
 # Some biases are so large that functions such as ReLU6 and hard swish reach all their parts.
@@ -70,11 +70,7 @@ class Run:
 
     def __init__(self, model: nn.Module, *, pair: Pair, arrays: ArrayFolder) -> None:
         self.model, self.pair, self.arrays = model, pair, arrays
-        self.events: dict[str, list[Event]] = {}  # mode -> calls
-        self.results: dict[str, int] = {}  # mode -> number of the call that made the output
-        self.dropouts: list[Dropout] = []
-        self._drop_in_inference: list[str] = []  # places
-        self._random: list[str] = []  # functions
+        self.recorders: dict[str, Recorder] = {}  # mode -> what it recorded
         for name, tensor in named_arrays(model):
             arrays[f"weights/{name}"] = tensor.detach().numpy()
 
@@ -87,27 +83,24 @@ class Run:
     def forward(self, mode: str) -> None:
         """Run the first batch. Inputs, outputs and statistics go into the folder."""
         self.model.train(mode == "training")
-        recorder = Recorder(self.model, arrays=self.arrays, mode=mode)
-        output = self._output(0, recorder)
-        places = [dropout.layer for dropout in recorder.dropouts]
-        if mode == "inference":
-            self._drop_in_inference = places
-        else:
-            always = [place in self._drop_in_inference for place in places]
-            both = zip(recorder.dropouts, always, strict=True)
-            self.dropouts = [replace(dropout, always=in_inference) for dropout, in_inference in both]
-            self._random = recorder.random
-            for name, tensor in named_arrays(self.model):
-                if "running_" in name:
-                    self.arrays[f"statistics/{name}"] = tensor.detach().numpy()
-        self.events[mode] = recorder.events
-        self.results[mode] = output._twins.number if hasattr(output, "_twins") else 0
+        self.recorders[mode] = Recorder(self.model, arrays=self.arrays, mode=mode)
+        output = self._output(0, self.recorders[mode])
+        for name, tensor in named_arrays(self.model):
+            if "running_" in name and mode == "training":
+                self.arrays[f"statistics/{name}"] = tensor.detach().numpy()
         values = self.arrays[f"{mode}/output"] = output.detach().numpy()
         if not np.isfinite(values).all():
             raise UserError(
                 f"PyTorch's model returns what is no number. Received: NaN or infinity in {mode} with random arrays, "
                 f"in {self.pair.place}. Check divisions, roots and logarithms"
             )
+
+    def dropouts(self) -> list[Dropout]:
+        """Return where entries are dropped in training, and whether they are in inference, too."""
+        in_inference = [dropout.layer for dropout in self.recorders["inference"].dropouts]
+        return [
+            replace(dropout, always=dropout.layer in in_inference) for dropout in self.recorders["training"].dropouts
+        ]
 
     def train(self, *, updates: int) -> list[float]:
         """Write the gradients of the first batch; make updates; return their losses."""
@@ -119,7 +112,7 @@ class Run:
             output = self._output(number, Recorder(self.model, arrays=None, mode="training"))
             if number == 0:
                 is_equal = np.array_equal(self.arrays["training/output"], output.detach().numpy())
-                self.pair.check_repeated("torch", is_equal=is_equal, random=self._random)
+                self.pair.check_repeated("torch", is_equal=is_equal, random=self.recorders["training"].random)
             loss = ((output - torch.from_numpy(targets(tuple(output.shape), number))) ** 2).mean()
             if loss.requires_grad:
                 with users_code("the backward pass of torch_model()", self.pair.place):

@@ -18,7 +18,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from common.twins.arrays import fingerprint
-from common.twins.trace import ArrayFolder, Dropout, Event, base_name
+from common.twins.records import ArrayFolder, Dropout, Event, base_name
 from torch_impl.twins.depthwise import depthwise, is_depthwise
 
 CONVOLUTION = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
@@ -73,6 +73,7 @@ class Recorder(TorchFunctionMode):
         self.events: list[Event] = []  # the model's input, and the calls
         self.dropouts: list[Dropout] = []
         self.random: list[str] = []  # functions that draw random numbers
+        self.result = 0  # number of the call that made the output
         self._arrays, self._mode = arrays, mode
         self._names = {id(tensor): name for name, tensor in named_arrays(model)}
         self._storages = {_address(tensor): (name, tensor) for name, tensor in model.named_parameters()}
@@ -88,7 +89,9 @@ class Recorder(TorchFunctionMode):
         samples._twins = Origin(0)  # type: ignore[attr-defined]
         try:
             with self:
-                return model(samples)
+                output = model(samples)
+            self.result = getattr(output, "_twins", Origin(0)).number
+            return output
         finally:
             for hook in self._hooks:
                 hook.remove()

@@ -12,7 +12,7 @@ import torch
 from common.measurement.interference import peak_memory_bytes
 from common.twins.contract import load_pair
 from common.twins.processes import Task, process_seconds, run_worker, updates_for
-from common.twins.trace import TorchTrace
+from common.twins.records import TorchTrace
 from torch_impl.twins.model import Run, checked_model
 from torch_impl.twins.recorder import named_arrays
 from torch_impl.vision import declare_missing_operators
@@ -35,15 +35,15 @@ def work(task: Task) -> None:
     run = Run(model, pair=pair, arrays=task.open_arrays())
     for mode in ("inference", "training"):
         run.forward(mode)
-    multiply_adds = sum(event.multiply_adds for event in run.events["inference"])
+    multiply_adds = sum(event.multiply_adds for event in run.recorders["inference"].events)
     losses = run.train(updates=updates_for(multiply_adds))
     trace = TorchTrace(
-        events=run.events,
-        results=run.results,
+        events={mode: recorder.events for mode, recorder in run.recorders.items()},
+        results={mode: recorder.result for mode, recorder in run.recorders.items()},
         arrays={name: list(tensor.shape) for name, tensor in named_arrays(model)},
         buffers=[name for name, _ in model.named_buffers()],
         trainable=[name for name, parameter in model.named_parameters() if parameter.requires_grad],
-        dropouts=run.dropouts,
+        dropouts=run.dropouts(),
         losses=losses,
         seconds=process_seconds(),
         memory_bytes=peak_memory_bytes(),

@@ -6,11 +6,10 @@ import pytest
 from browser import started_browser
 
 from common.twins.causes import Lead, cause_between, causes_inside
-from common.twins.comparison import Cause, Comparison, Parting, Row, Side, Whole
 from common.twins.contract import PairSource
+from common.twins.records import Cause, Comparison, Dropout, Event, Parting, Row, Side, Whole, read_record, write_record
 from common.twins.report import MOST_LINES, report_lines, write_page
-from common.twins.trace import Dropout, Event, read_record, write_record
-from common.twins.training import dropout_notes, training_causes
+from common.twins.training import dropout_causes, training_causes
 from common.twins.verdict import judge
 
 SIDE = Side(arrays=1, matched=1, parameters=1, multiply_adds=1, seconds=1.0, memory_bytes=10**9)
@@ -210,8 +209,8 @@ def dropout(layer, rate, number=1.0, **more):
 
 def test_dropout_is_compared_by_place_not_by_name_or_order():
     torch = [dropout("a", 0.1, 1.0), dropout("b", 0.5, 2.0)]
-    assert list(dropout_notes(torch, [dropout("x", 0.5, 2.0), dropout("y", 0.1, 1.0)])) == []
-    swapped = training_causes(dropout_notes(torch, [dropout("x", 0.1, 2.0), dropout("y", 0.5, 1.0)]))
+    assert list(dropout_causes(torch, [dropout("x", 0.5, 2.0), dropout("y", 0.1, 1.0)])) == []
+    swapped = training_causes(dropout_causes(torch, [dropout("x", 0.1, 2.0), dropout("y", 0.5, 1.0)]))
     assert [cause.text for cause in swapped] == [
         "dropout: 0.1 in PyTorch, 0.5 in Keras, at a",
         "dropout: 0.5 in PyTorch, 0.1 in Keras, at b",
@@ -219,12 +218,12 @@ def test_dropout_is_compared_by_place_not_by_name_or_order():
 
 
 def test_dropout_in_inference_is_named():
-    causes = training_causes(dropout_notes([dropout("a", 0.1, always=True)], [dropout("x", 0.1)]))
+    causes = training_causes(dropout_causes([dropout("a", 0.1, always=True)], [dropout("x", 0.1)]))
     assert [cause.text for cause in causes] == ["dropout: PyTorch drops in inference, too, at a"]
 
 
 def test_of_many_rates_of_dropout_the_first_are_shown():
     torch = [dropout(f"layer{number}", number / 10, number) for number in range(1, 6)]
-    causes = training_causes(dropout_notes(torch, []))
+    causes = training_causes(dropout_causes(torch, []))
     assert [cause.remedy for cause in causes] == [f"Keras: Dropout(0.{number})" for number in (1, 2, 3)]
     assert causes[-1].text == "dropout: 0.3 in PyTorch, 0 in Keras, at layer3; and 2 more rates"
