@@ -18,8 +18,8 @@ from processes import (
     run_command,
     start_command,
     train_command,
-    wait_until,
 )
+from waiting import wait_until
 
 from common.run_folder.records import read_run
 

@@ -6,7 +6,6 @@ import shlex
 import signal
 import subprocess
 import sys
-import time
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from io import StringIO
@@ -103,15 +102,6 @@ def finish(process, *, within_seconds):
         os.killpg(process.pid, signal.SIGKILL)
         stdout, stderr = process.communicate()
         return Finished(124, stdout, f"{stderr}\nnot ended after {within_seconds} s")
-
-
-def wait_until(condition, *, process):
-    """Wait for something that a program does; fail if it ends before."""
-    deadline = time.monotonic() + HANG_SECONDS
-    while not condition():
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < deadline, "waited too long"
-        time.sleep(0.05)
 
 
 def epochs_of(run):

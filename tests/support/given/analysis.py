@@ -16,26 +16,11 @@ TESTS = Path(__file__).resolve().parents[2]
 
 
 def written(name, content):
-    """Return what writes a file: a text, or bytes."""
-
-    def write(folder):
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
-
-    return write
+    """Return what writes a text into a file, in place of what it had."""
+    return lambda folder: (folder / name).write_text(content)
 
 
-a_file = written("file", "")
-a_page = written("page.html", "mine")
-a_recipe = written("best.toml", "mine")
-a_table = written("runs.csv", "mine")
 a_parity_record = written("parity.json", (TESTS / "analysis" / "parity.json").read_text())
-empty_verify = written("verify.json", "{}")
-binary_verify = written("verify.json", b"\xff")
-empty_bench = written("bench.json", "{}")
-binary_bench = written("bench.json", b"\xff")
-empty_status = written("status.json", "{}")
-imported = written("imported/gpu2-r1/run.json", "mine")
 nested_record = written("run/run.json", "[" * 100_000)
 nested_epochs = written("run/epochs.jsonl", "[" * 100_000)
 many_digits = written("run/run.json", '{"schema_version": 1' + "0" * 5000 + "}")

@@ -37,10 +37,6 @@ batch_size = 30
 """
 
 
-def file_of_mine(folder):
-    (folder / "mine").write_text("mine")
-
-
 def experiment(folder):
     (folder / "made.toml").write_text(EXPERIMENT.format(pause=""))
 
@@ -73,17 +69,7 @@ def same_settings(folder):
     (folder / "same.toml").write_text(SETTINGS_OF_OLD)
 
 
-def damaged_job(folder):
-    (folder / "torn").mkdir()
-    (folder / "torn/job.json").write_text("{")
-
-
 def weights_of_one_name(folder):
     for place in ("a", "b"):
         (folder / place).mkdir()
         save_file({"weight": np.arange(6.0)}, folder / place / "w.safetensors")
-
-
-def folder_of_one_wheel(folder):
-    (folder / "wheels").mkdir()
-    (folder / "wheels" / "tqdm-4.70.1-py3-none-any.whl").touch()
