@@ -73,12 +73,6 @@ def reset_keras():
 RESET = {"torch": reset_torch, "keras": reset_keras}
 
 
-def ignore_closed_pipe(error):
-    """Show the error of a thread, unless it is one that waited for signals of a job that has ended."""
-    if error.thread is None or error.thread.name != "signals":
-        threading.__excepthook__(error)
-
-
 class Traces:
     """What a job may leave in a process, as it was before the first one."""
 

@@ -4,7 +4,7 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
-from analysis_builders import made_search, made_trial, write_machines, write_searched
+from analysis_builders import made_search, made_trial, write_searched
 from builders import make_environment, make_trace, make_world, write_finished_run, write_study
 from made_thesis import make_thesis
 
@@ -94,7 +94,13 @@ def profiled_run(folder):
 
 
 def machines(folder):
-    write_machines(folder / "runs")
+    """Write runs of a processor, of a GPU, and of two of them."""
+    for name, seconds, devices in (
+        ("slow", [1200.0, 1210.0], ["cpu"]),
+        ("fast", [100.0, 101.0], ["cuda:0"]),
+        ("fast2", [60.0, 61.0], ["cuda:0", "cuda:1"]),
+    ):
+        write_study(folder / "runs", name=name, seconds=seconds, np=len(devices), world=make_world(*devices))
 
 
 def a_search(folder):

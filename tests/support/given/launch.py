@@ -1,12 +1,11 @@
 """What prepares the current folder for a command line that `python -m launch` refuses."""
 
 import numpy as np
-from builders import make_config, make_epoch, make_record, make_task, make_world, random_weights
+from builders import make_config, make_epoch, make_record, make_status, make_task, make_world, random_weights, write_run
 from made_trials import write_search_file
 from safetensors.numpy import save_file
 
 from common.run_folder.checkpoints import Checkpoint, save_checkpoint
-from common.run_folder.run_writer import RunWriter
 
 EXPERIMENT = """
 [experiment]
@@ -57,11 +56,9 @@ def search_file(folder):
 def finished_run(folder):
     """`old`, a run of one rank of PyTorch with a checkpoint after its last epoch."""
     config = make_config(folder)
-    writer = RunWriter.create(folder / "old", make_record(config=config, world=make_world("cpu", controller="none")))
-    for epoch in (1, 2, 3):
-        writer.add_epoch(make_epoch(epoch))
+    status, world = make_status(state="finished"), make_world("cpu", controller="none")
+    write_run(folder / "old", make_record(config=config, status=status, world=world), map(make_epoch, (1, 2, 3)))
     save_checkpoint(folder / "old", Checkpoint(3, 12, random_weights(make_task(config)), {}))
-    writer.end("finished")
 
 
 def same_settings(folder):

@@ -1,9 +1,8 @@
 """What command lines of the trainers in `tests/refusals/train.toml` need in the current folder."""
 
-from builders import make_config, make_record
+from builders import make_config, make_record, make_status, write_run
 
 from common.run_folder.records import NotRecorded
-from common.run_folder.run_writer import RunWriter
 
 
 def runs(folder):
@@ -15,4 +14,4 @@ def runs(folder):
         "imported": NotRecorded("imported"),
     }
     for name, config in configs.items():
-        RunWriter.create(folder / name, make_record(config=config)).end("interrupted")
+        write_run(folder / name, make_record(config=config, status=make_status(state="interrupted")), [])
