@@ -168,7 +168,6 @@ def found(*, tables=(), plots=(), **changes):
 
 
 def html_with(*findings, first_plots=(), **changes):
-    """Return a page with these findings."""
     chapters = [Chapter.of(finding, command=finding.name, first_plots=first_plots) for finding in findings]
     none = Table("", ["folder, and why"], [], {})
     return html_of(Page(**{"title": "A page", "facts": {}, "chapters": chapters, "left_out": none, **changes}))

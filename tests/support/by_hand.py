@@ -38,7 +38,6 @@ class Case:
 
     @property
     def arguments(self):
-        """The settings of the run."""
         flags = ["--momentum", str(self.momentum), *self.more.split()]
         if self.topk:
             flags += ["--topk", str(self.topk)]

@@ -169,7 +169,6 @@ class Jobs:
         return place
 
     def outcomes(self, framework, name):
-        """Return what a job did on each rank."""
         if (framework, name) not in self._done:
             self._done[framework, name] = self._do(framework, self.jobs[name])
         outcomes = self._done[framework, name]
@@ -202,7 +201,6 @@ class Jobs:
         return run
 
     def weights(self, framework, name):
-        """Return the final weights of a run."""
         return load_weights(self.run(framework, name).folder / WEIGHTS_FILE)
 
 

@@ -111,7 +111,6 @@ def epochs_of(run):
 
 
 def train_command(framework, arguments):
-    """Return the command of a trainer as one process."""
     return [sys.executable, str(ROOT / f"{framework}_impl/train.py"), *arguments]
 
 

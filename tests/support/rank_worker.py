@@ -84,7 +84,6 @@ class Traces:
         self.words, self.paths, self.hook = list(sys.argv), list(sys.path), sys.excepthook
 
     def remove(self):
-        """Make the process what it was."""
         stop_watch()
         os.chdir(self.folder)
         for name in os.environ.keys() - self.variables.keys():

@@ -137,7 +137,7 @@ def cifar():
 
 
 def tar_of(contents, *, mode):
-    """Return an archive: name -> bytes."""
+    """Return an archive of these files: name -> bytes."""
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode=mode) as tar:
         for name, content in contents.items():

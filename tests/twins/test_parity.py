@@ -185,7 +185,6 @@ START = ParityJob(kind="start", model="mlp")
 
 
 def arrays_of(job):
-    """Return synthetic results of a job."""
     draw = np.random.default_rng(1)
     if job.kind == "training":
         return {

@@ -89,7 +89,6 @@ def test_the_time_limit_applies_both_ways(seconds, time_ratio, holds):
 
 
 def written(run):
-    """Write a run folder with this record."""
     write_run(run.folder, run.record, run.epochs)
     return run
 

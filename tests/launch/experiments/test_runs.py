@@ -53,7 +53,6 @@ class Experiment:
             return call(launch.main, "experiment", "run", "made.toml", *more, **expected)
 
     def change(self, old, new):
-        """Change the file."""
         text = self.file.read_text()
         assert old in text
         self.file.write_text(text.replace(old, new))
@@ -63,7 +62,6 @@ class Experiment:
         return [name for name in names if read_run(self.runs / name).state == "finished"]
 
     def trainers(self):
-        """The processes that train."""
         return [
             process
             for process in psutil.process_iter(["cmdline", "cwd"])

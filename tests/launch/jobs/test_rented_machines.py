@@ -137,7 +137,6 @@ class Machine:
 
     @property
     def home(self):
-        """The user's home."""
         return self.root / "home" / "ubuntu"
 
     def own(self):
