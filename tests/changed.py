@@ -67,7 +67,6 @@ class Project:
         self.named = cache(self.named)
 
     def named(self, path):
-        """Return the files that a file names."""
         found = set(self.configuration_of(path))
         if path.endswith(".py") and (self.root / path).is_file():
             nodes = list(ast.walk(ast.parse((self.root / path).read_text(encoding="utf-8"))))

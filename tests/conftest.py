@@ -2,6 +2,7 @@
 
 import gc
 import importlib.util
+import signal
 
 import hypothesis
 import pytest
@@ -13,6 +14,9 @@ hypothesis.settings.register_profile("quick", deadline=None, max_examples=25, de
 hypothesis.settings.register_profile("ci", deadline=None, max_examples=100, derandomize=True)
 hypothesis.settings.register_profile("fuzz", deadline=None, max_examples=2000)
 hypothesis.settings.load_profile("quick")
+
+# A shell that starts tests in the background lets them ignore Ctrl-C, and with them all that they start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(params=["torch", "keras"])

@@ -25,7 +25,6 @@ SELECTIONS = {
 
 
 def command(selection, further):
-    """Return the call of pytest."""
     files = {argument.partition("::")[0] for argument in further if argument.partition("::")[0].endswith(".py")}
     if selection == "gpu" and not files:
         further = ["tests/gpu", *further]
@@ -38,7 +37,6 @@ def command(selection, further):
 
 
 def main(arguments):
-    """Become the call of pytest."""
     if not arguments or arguments[0] not in SELECTIONS or arguments[1:] == ["--changed"]:
         usage = f"{'|'.join(SELECTIONS)} [--changed REV] [ARGUMENTS OF PYTEST]"
         print(f"usage: python tests/run.py {usage}", file=sys.stderr)

@@ -51,7 +51,6 @@ FILES = {
 
 @pytest.fixture
 def project(tmp_path):
-    """The small project, committed."""
     for name, text in FILES.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)

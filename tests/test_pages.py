@@ -202,7 +202,6 @@ def check_make(words):
 
 
 def check_python(words):
-    """Parse the command line of one of our programs."""
     words = [word for word in words if word != "-I"]
     if words[0] == "-m":
         module, arguments = words[1], words[2:]

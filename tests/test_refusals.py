@@ -61,6 +61,7 @@ def prepare(folder, program, refusal):
     for name in refusal.get("given", []):
         getattr(importlib.import_module(f"given.{program}"), name)(folder)
     for name, text in refusal.get("files", {}).items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
         with (folder / name).open("a") as file:
             file.write(text)
     for name, (old, new) in refusal.get("edits", {}).items():

@@ -153,7 +153,6 @@ def _order(request, worker_id):
 
 @pytest.fixture(scope="module")
 def planted(tmp_path_factory):
-    """The folder of planted tests."""
     folder = tmp_path_factory.mktemp("planted")
     (folder / "tests/support").mkdir(parents=True)
     for name in ("selection.py", "time_limits.py", "made_thesis.py"):

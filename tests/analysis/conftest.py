@@ -105,7 +105,6 @@ def _disks_and_fits_are_quick():
 
 @pytest.fixture(scope="session")
 def study():
-    """The made study of steps, with its fits."""
     return made_study()
 
 

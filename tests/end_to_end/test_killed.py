@@ -8,7 +8,6 @@ import sys
 
 import psutil
 import pytest
-import waiting
 from builders import forget_hashes
 from jobs import Job, Jobs, check_bit_for_bit
 from processes import (
@@ -22,8 +21,8 @@ from processes import (
     run_command,
     start_command,
     train_command,
-    wait_until,
 )
+from waiting import wait_until
 
 from common.run_folder.checkpoints import checkpoint_folders, usable_checkpoints
 from common.run_folder.records import read_run
@@ -131,7 +130,7 @@ def test_a_killed_rank_ends_the_run_which_can_be_resumed(name, tmp_path):
     wait_until(lambda: any("-step-" in folder.name for folder in checkpoint_folders(run)), process=process)
     rank_processes(process.pid)[str(rank)].kill()
     assert finish(process, within_seconds=END_SECONDS).code != 0
-    waiting.wait_until(lambda: read_run(run).state != "running")  # the launcher may end before its last rank
+    wait_until(lambda: read_run(run).state != "running")  # the launcher may end before its last rank
     assert read_run(run).state in ("killed", "interrupted")
     epochs = epochs_of(run) + 2
     again = jobs_of(tmp_path, [*settings, *OFTEN, "--resume-or-start", "--epochs", str(epochs)], launcher)

@@ -7,7 +7,8 @@ import signal
 import subprocess
 
 import pytest
-from processes import END_SECONDS, HANG_SECONDS, ROOT, finish, rank_processes, start_command, wait_until
+from processes import END_SECONDS, HANG_SECONDS, ROOT, finish, rank_processes, start_command
+from waiting import wait_until
 
 from common.run_folder.records import read_run
 

@@ -71,7 +71,6 @@ def jobs(tmp_path_factory):
 
 @pytest.fixture
 def other(framework, jobs):
-    """The other framework, with a run."""
     if importlib.util.find_spec(OTHER[framework]) is None:
         pytest.skip("only one framework is installed")
     jobs.run(OTHER[framework], "whole")

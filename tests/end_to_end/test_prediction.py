@@ -113,7 +113,6 @@ def test_a_run_of_images_that_no_file_holds_is_refused(tmp_path):
 
 @pytest.fixture
 def run(tmp_path):
-    """The folder of a finished run."""
     task = make_task(make_config(tmp_path))
     folder = write_trained_run(tmp_path / "run", task, random_weights(task, seed=2))
     save_checkpoint(folder, Checkpoint(1, 4, random_weights(task, seed=1), {}))

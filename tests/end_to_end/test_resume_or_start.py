@@ -33,7 +33,6 @@ def config_of(folder, **subjects):
 
 
 def start(config):
-    """Start a run, or resume it."""
     return Played(config, alone())
 
 

@@ -9,7 +9,8 @@ import pytest
 from jobs import Jobs, train
 from made_trials import write_search_file
 from optuna.trial import create_trial
-from processes import epochs_of, finish, run_command, start_command, wait_until
+from processes import epochs_of, finish, run_command, start_command
+from waiting import wait_until
 
 from common.run_folder.records import read_run
 from common.run_folder.search_record import read_search

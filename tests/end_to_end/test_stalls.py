@@ -18,8 +18,8 @@ from processes import (
     run_command,
     start_command,
     train_command,
-    wait_until,
 )
+from waiting import wait_until
 
 from common.run_folder.records import read_run
 
@@ -100,6 +100,5 @@ def imports_framework(launcher, *, rank):
 
 
 def assert_ended(processes):
-    """Check that processes end."""
     _, left = psutil.wait_procs(processes, timeout=20)
     assert not [one for one in left if one.status() != psutil.STATUS_ZOMBIE]

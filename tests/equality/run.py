@@ -60,7 +60,6 @@ class Row:
 
     @property
     def folder(self) -> str:
-        """Name of its run folder."""
         return "".join(letter if letter.isalnum() else "_" for letter in self.name)
 
 
@@ -82,7 +81,6 @@ def in_full(settings: str, named: dict[str, str]) -> str:
 
 
 def git(*words: str) -> str:
-    """Return what git says about this project."""
     return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
 
 

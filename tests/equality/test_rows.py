@@ -27,7 +27,6 @@ def given_settings():
 
 
 def all_settings():
-    """Return the names of all settings."""
     return {
         setting.name
         for subject in dataclasses.fields(Config)
@@ -59,7 +58,6 @@ def folders(tmp_path):
 
 
 def changed(folder, file, old, new):
-    """Replace a text in a record."""
     path = folder / file
     assert old in path.read_text()
     path.write_text(path.read_text().replace(old, new))

@@ -155,7 +155,6 @@ def test_every_folder_of_modules_is_a_package_and_no_file_is_named_after_a_libra
 
 
 def names_of(needs):
-    """Return the packages of requirements."""
     return {re.split(r"[\s<>=\[!~;]", need, maxsplit=1)[0].lower() for need in needs}
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from fuzzing import check_reader, in_bounds
-from readers import PICKLES, READERS, TOML, above, of_images, read_published, tar_of, unpack_bundle, written_alike
+from readers import PICKLES, READERS, TOML, above, of_images, read_published, unpack_bundle, written_alike
 
 from common.data import sources
 from common.data.catalog import PUBLISHED
@@ -16,7 +16,6 @@ from common.data.images.folder import load_images
 from common.data.images.prepared_file import load_prepared
 from common.data.sources import SourceError
 from common.errors import UserError
-from launch.offline import bundle
 
 
 @pytest.mark.ci
@@ -108,17 +107,6 @@ def test_a_prepared_file_with_a_header_without_end_is_one_line(tmp_path):
 
 
 # Archives
-
-OUTSIDE = ("../outside", "/tmp/outside-of-a-package", "bundle/../../outside")
-
-
-@pytest.mark.parametrize("name", OUTSIDE)
-def test_nothing_is_written_outside(name, tmp_path):
-    (tmp_path / "a.tar").write_bytes(tar_of({name: b"abc"}, mode="w"))
-    with pytest.raises(UserError, match="leads out of the bundle"), bundle.unpacked(tmp_path / "a.tar", near=tmp_path):
-        pass
-    assert {path.name for path in tmp_path.iterdir()} == {"a.tar"}
-    assert not Path(OUTSIDE[1]).exists()
 
 
 def long_name(file):

@@ -24,12 +24,10 @@ PROJECT = "/opt/horovod-twins"
 
 
 def of_lines(pattern, text):
-    """Return what a pattern of lines captures."""
     return re.findall(pattern, text, flags=re.MULTILINE)
 
 
 def setting(name):
-    """Return what the script sets a variable to."""
     return of_lines(rf"^{name}=(\S+)", BUILD)[0]
 
 

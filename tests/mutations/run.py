@@ -40,7 +40,6 @@ class RowError(Exception):
 
 
 def read_rows(file):
-    """Return the rows."""
     return tomllib.loads(file.read_text(encoding="utf-8"))["mutation"]
 
 

@@ -10,10 +10,8 @@ from builders import (
     finished_record,
     finished_run,
     make_environment,
-    make_epoch,
     study_runs,
     write_finished_run,
-    write_run,
 )
 
 from analysis.output.finding import Finding
@@ -131,16 +129,6 @@ def select(*groups):
     return table.select([run for group in groups for run in group])
 
 
-def write_made(folder, *groups):
-    """Write the run folders of made runs and return their folder."""
-    for run in (run for group in groups for run in group):
-        accuracies = run.figures[:, FIGURES.index("validation_accuracy")]
-        lines = [make_epoch(number, validation_accuracy=None if np.isnan(one) else float(one))
-                 for number, one in enumerate(accuracies, start=1)]  # fmt: skip
-        write_run(folder / run.folder.name, run.record, lines)
-    return folder
-
-
 def write_described(folder, *, record=None, **changes):
     """Write a finished run and return its folder; `record`: what else its run.json holds."""
     file = write_finished_run(folder, **changes) / RUN_FILE
@@ -152,16 +140,6 @@ def _merged(old, new):
     if not isinstance(old, dict) or not isinstance(new, dict) or "not_recorded" in new:
         return new
     return old | {name: _merged(old.get(name), value) for name, value in new.items()}
-
-
-def write_machines(folder):
-    """Write runs of a processor, of a GPU, and of two of them."""
-    return write_made(
-        folder,
-        made_runs("slow", seconds=[1200.0, 1210.0], devices="cpu"),
-        made_runs("fast", seconds=[100.0, 101.0]),
-        made_runs("fast2", seconds=[60.0, 61.0], ranks=2, global_batch=128),
-    )
 
 
 def rows_of(found, title=None):
@@ -190,7 +168,6 @@ def found(*, tables=(), plots=(), **changes):
 
 
 def html_with(*findings, first_plots=(), **changes):
-    """Return a page with these findings."""
     chapters = [Chapter.of(finding, command=finding.name, first_plots=first_plots) for finding in findings]
     none = Table("", ["folder, and why"], [], {})
     return html_of(Page(**{"title": "A page", "facts": {}, "chapters": chapters, "left_out": none, **changes}))

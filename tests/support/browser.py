@@ -76,7 +76,6 @@ class Browser:
         return answer["result"].get("value")
 
     def press(self, key, *, code, number, text=""):
-        """Press a key, where the focus is."""
         values = {"key": key, "code": code, "windowsVirtualKeyCode": number, "text": text}
         self.call("Input.dispatchKeyEvent", type="keyDown", **values)
         self.call("Input.dispatchKeyEvent", type="keyUp", **values)

@@ -247,7 +247,6 @@ def study_runs(*, seconds, name="run", first=1, accuracy=0.9, **changes):
 
 
 def write_study(folder, **study):
-    """Write the runs of `study_runs`."""
     for name, changes in study_runs(**study).items():
         write_finished_run(folder / name, **changes)
 

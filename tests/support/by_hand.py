@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 import numpy as np
-import reference_rules
+from reference_rules import losses
 
 from common.data.loading import load_dataset
 from common.data.sharding import epoch_order, rank_slice, split_validation
@@ -38,7 +38,6 @@ class Case:
 
     @property
     def arguments(self):
-        """The settings of the run."""
         flags = ["--momentum", str(self.momentum), *self.more.split()]
         if self.topk:
             flags += ["--topk", str(self.topk)]
@@ -60,8 +59,7 @@ def outputs_of(weights, pixels):
 def gradient(weights, pixels, labels):
     """Return the gradient of mlp's mean cross entropy."""
     hidden, outputs = outputs_of(weights, pixels)
-    probabilities = np.exp(outputs) / np.exp(outputs).sum(axis=1, keepdims=True)
-    of_outputs = (probabilities - np.eye(outputs.shape[1])[labels]) / len(labels)
+    _, of_outputs = losses(outputs, labels)["cross_entropy"]
     of_hidden = (of_outputs @ weights["fc2.weight"]) * hidden * (1 - hidden)
     return {
         "fc1.weight": of_hidden.T @ pixels,
@@ -144,7 +142,8 @@ def loss_and_accuracy(weights, run, split, rows):
     """Return the mean loss and the accuracy of mlp over some samples of a split."""
     _, outputs = outputs_of(weights, pixels_of(run, split, rows))
     labels = split.labels[rows]
-    return reference_rules.cross_entropy(outputs, labels), float(np.mean(outputs.argmax(axis=1) == labels))
+    loss, _ = losses(outputs, labels)["cross_entropy"]
+    return loss, float(np.mean(outputs.argmax(axis=1) == labels))
 
 
 def validation_loss(weights, run):

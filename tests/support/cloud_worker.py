@@ -9,7 +9,6 @@ from pathlib import Path
 
 
 def skypilot(path):
-    """Return a task."""
     import sky
 
     task = sky.Task.from_yaml(path)
@@ -25,7 +24,6 @@ def skypilot(path):
 
 
 def parallelcluster(path):
-    """Return a cluster."""
     import yaml
     from pcluster.schemas.cluster_schema import ClusterSchema
 

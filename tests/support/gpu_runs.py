@@ -31,7 +31,6 @@ FRAMEWORKS = [framework for framework in ("torch", "keras") if is_installed(fram
 
 @functools.cache
 def gpu_names():
-    """Return a line for each GPU of this machine."""
     return ask_nvidia("--list-gpus").splitlines()
 
 
@@ -65,7 +64,6 @@ def run(words, *, folder, **variables):
 
 
 def train(framework, name, *arguments, folder, ranks=1, **variables):
-    """Train; return the run."""
     options = [*arguments, "--name", name]
     if "--device" not in arguments:
         options += ["--device", "gpu"]

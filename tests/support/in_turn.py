@@ -24,7 +24,6 @@ functions_of = functools.cache(runpy.run_path)
 
 
 def run(job):
-    """Do one job; return its value."""
     script, _, function = job.partition(":")
     name_anew()  # a script before may have wrapped one optimizer more on one rank
     if function:

@@ -18,30 +18,21 @@ FRAMEWORKS = ("torch", "keras")
 
 
 def cases_of(table):
-    """Return a mark for tests of the rows of a table by their names, which have their `frameworks` and `quick` ones."""
-    return on_frameworks(
-        table,
-        frameworks=lambda name: table[name].get("frameworks", FRAMEWORKS),
-        quick=lambda name: table[name].get("quick", ()),
-    )
-
-
-def on_frameworks(rows, *, frameworks, quick):
     """Return a mark for tests of rows: parameters `framework`, one after the other, and `name`.
 
     Args:
-        rows: their names.
-        frameworks: function of a name that returns those that have the row.
-        quick: function of a name that returns those whose row is in `make test`; others are left to CI.
+        table: name -> row of `settings` or `arguments`, a text or words, which may have `frameworks`, `launcher`, and
+            `quick`: frameworks whose row is in `make test`; others are left to CI.
     """
-    parameters = [
-        pytest.param(
-            framework, name, marks=[] if framework in quick(name) else pytest.mark.ci, id=f"{framework}-{name}"
-        )
-        for framework in FRAMEWORKS
-        for name in rows
-        if framework in frameworks(name)
-    ]
+    parameters = []
+    for framework in FRAMEWORKS:
+        for name, row in table.items():
+            if framework in row.get("frameworks", FRAMEWORKS):
+                words = row["settings"] if "settings" in row else row["arguments"]
+                words = words.split() if isinstance(words, str) else words
+                start = start_of(framework, launcher=row.get("launcher", "mpirun2"), arguments=words)
+                marks = [pytest.mark.start(start), *([] if framework in row.get("quick", ()) else [pytest.mark.ci])]
+                parameters.append(pytest.param(framework, name, marks=marks, id=f"{framework}-{name}"))
     return pytest.mark.parametrize(("framework", "name"), parameters, indirect=["framework"])
 
 
@@ -125,7 +116,7 @@ def last_value(flag, arguments):
 
 def start_of(framework, *, launcher, arguments):
     """Return the start that has what these arguments of a program fix for life."""
-    start = Start(framework, launcher, timeline="--horovod-timeline" in arguments)
+    start = Start(framework, launcher)
     threads, parts = (last_value(flag, arguments) for flag in ("--threads", "--stages"))
     parts = int(parts or last_value("--model-ranks", arguments) or 1)
     keras = framework == "keras"
@@ -136,7 +127,8 @@ def start_of(framework, *, launcher, arguments):
         onednn=(last_value("--onednn", arguments) or "on") if keras else "on",
         parts=parts if parts < start.size else 1,
         multiworker="multiworker" in arguments,
-        replicas=int(last_value("--replicas", arguments) or 1),
+        replicas=int(last_value("--replicas", arguments) or 1) if keras else 1,
+        timeline="--horovod-timeline" in arguments and start.size > 1,
     )
 
 
@@ -177,7 +169,6 @@ class Jobs:
         return place
 
     def outcomes(self, framework, name):
-        """Return what a job did on each rank."""
         if (framework, name) not in self._done:
             self._done[framework, name] = self._do(framework, self.jobs[name])
         outcomes = self._done[framework, name]
@@ -210,7 +201,6 @@ class Jobs:
         return run
 
     def weights(self, framework, name):
-        """Return the final weights of a run."""
         return load_weights(self.run(framework, name).folder / WEIGHTS_FILE)
 
 

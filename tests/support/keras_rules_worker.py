@@ -164,7 +164,6 @@ def errors(results):
 
 
 def write(file):
-    """Save the results."""
     keras.config.set_floatx("float64")
     collected = {}
     for part in (optimizers, sparse_updates, batch_norm, other_layers, errors):

@@ -45,7 +45,6 @@ class MadeSetUp:
         monkeypatch.setattr(SetUp, "run", lambda work: run(work) if work.programs.dry else self._run(work.environment))
 
     def __call__(self, *args):
-        """Return the exit code."""
         return command.main(["--root", str(self.root), *args])
 
     def makes(self, *args):
@@ -55,7 +54,6 @@ class MadeSetUp:
         return self.made
 
     def folders(self):
-        """Return the environments that are there."""
         return sorted(path.name for path in self.root.iterdir() if path.name.startswith(".venv"))
 
     def _look(self):

@@ -55,7 +55,6 @@ def make_thesis(folder, *, numbers="small"):
 
 
 def write(path, text, *, line_end="\n"):
-    """Write a file and the folders above it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, newline=line_end)
 

@@ -70,14 +70,12 @@ def _torch_layers(name, state):
 
 
 def outputs_keras(file, images):
-    """Open a `.keras` file."""
     import keras
 
     return keras.saving.load_model(file).predict_on_batch(images)
 
 
 def outputs_onnx(file, images):
-    """Run a graph with onnxruntime."""
     import onnxruntime
 
     session = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
@@ -85,7 +83,6 @@ def outputs_onnx(file, images):
 
 
 def main():
-    """Read the model of every run."""
     target, runs = sys.argv[1], Path(sys.argv[2])
     try:
         import common  # noqa: F401

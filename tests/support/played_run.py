@@ -30,7 +30,6 @@ class FakeStrategy:
     most_updates = 1000
 
     def updates_made(self):
-        """Return none."""
         return 0
 
     def __init__(self, weights, *, state=None):
@@ -40,11 +39,9 @@ class FakeStrategy:
         """Take nothing."""
 
     def weights(self):
-        """Return the weights."""
         return self.own_weights
 
     def optimizer_state(self):
-        """Return no state."""
         return {}
 
     def own_state(self, step):
@@ -52,7 +49,6 @@ class FakeStrategy:
         return PartialEpoch()
 
     def rank_state(self):
-        """Return what it was given."""
         return self.state
 
     def broadcast(self, *, from_checkpoint):
@@ -72,14 +68,12 @@ class FakeStrategy:
         return PartialEpoch()
 
     def sums(self, samples):
-        """Return what it was given."""
         return self.measured
 
     def synchronize(self):
         """Do nothing."""
 
     def exchanged(self):
-        """Return what it was given."""
         return self.exchanges
 
 
@@ -92,13 +86,11 @@ class FakeBatches:
         self.task = task
 
     def training(self, epoch, *, first_step=0, most=1000):
-        """Yield the updates that are left."""
         left = np.zeros(self.task.steps_of_epoch(epoch) - first_step)
         yield left, left
 
 
 def device_of(name="cpu", *, gpu=None, onednn=True):
-    """Return what a rank computes with."""
     return RankDevice(name=name, gpu=gpu, threads=1, onednn=onednn, peak_memory=lambda: None)
 
 
@@ -108,11 +100,9 @@ class PlayedRun(Run):
     evaluated = Measured()
 
     def validate(self, epoch):
-        """Return what was given."""
         return self.evaluated
 
     def evaluate(self, part):
-        """Return what was given."""
         return self.evaluated
 
 
@@ -136,7 +126,6 @@ class Played:
 
     @staticmethod
     def open(run, task, *, device="cpu", gpu=None, onednn=True):
-        """Open the run folder."""
         run.open(task, device_of(name=device, gpu=gpu, onednn=onednn))
 
     def train(self):
@@ -182,7 +171,6 @@ class Played:
         self.run.finish()
 
     def end(self, state):
-        """End the run early."""
         self.run.recorder.end(state, message="by the test")
 
 

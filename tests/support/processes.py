@@ -6,7 +6,6 @@ import shlex
 import signal
 import subprocess
 import sys
-import time
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from io import StringIO
@@ -105,15 +104,6 @@ def finish(process, *, within_seconds):
         return Finished(124, stdout, f"{stderr}\nnot ended after {within_seconds} s")
 
 
-def wait_until(condition, *, process):
-    """Wait for something that a program does; fail if it ends before."""
-    deadline = time.monotonic() + HANG_SECONDS
-    while not condition():
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < deadline, "waited too long"
-        time.sleep(0.05)
-
-
 def epochs_of(run):
     """Return how many epochs a run folder has on record."""
     epochs = run / EPOCHS_FILE
@@ -121,7 +111,6 @@ def epochs_of(run):
 
 
 def train_command(framework, arguments):
-    """Return the command of a trainer as one process."""
     return [sys.executable, str(ROOT / f"{framework}_impl/train.py"), *arguments]
 
 

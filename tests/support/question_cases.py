@@ -78,7 +78,6 @@ def cases_in(file):
 
 
 def case_in(file, name):
-    """Return the case of this name."""
     (case,) = [param.values[0] for param in cases_in(file) if param.id == name]
     return case
 
@@ -126,7 +125,6 @@ def check_case(case, find):
 
 
 def check_rows(rows, expected):
-    """Check all rows, or that one is as expected."""
     if isinstance(expected, dict):
         assert any(values_of(row, expected) == expected_of(expected) for row in rows), rows
     else:

@@ -60,7 +60,6 @@ class Start:
 
     @property
     def size(self):
-        """Number of ranks."""
         return 1 if self.launcher == "none" else int(self.launcher[-1])
 
     @property
@@ -172,7 +171,6 @@ class Server:
         return f"{self.start.framework} on {self.start.launcher}: the server of ranks {what}.\n{tail}"
 
     def end(self):
-        """End all processes of the server."""
         processes = [process for _, process in self.ranks.values()]
         if self.is_alive():
             processes += [child.pid for child in psutil.Process(self.process.pid).children(recursive=True)]
@@ -200,7 +198,6 @@ class Broker:
         threading.Thread(target=self._accept, name="ranks", daemon=True).start()
 
     def close(self):
-        """End all servers."""
         self._listener.close()
         with self._changed:
             for server in self._servers.values():

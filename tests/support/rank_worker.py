@@ -73,12 +73,6 @@ def reset_keras():
 RESET = {"torch": reset_torch, "keras": reset_keras}
 
 
-def ignore_closed_pipe(error):
-    """Show the error of a thread, unless it is one that waited for signals of a job that has ended."""
-    if error.thread is None or error.thread.name != "signals":
-        threading.__excepthook__(error)
-
-
 class Traces:
     """What a job may leave in a process, as it was before the first one."""
 
@@ -90,7 +84,6 @@ class Traces:
         self.words, self.paths, self.hook = list(sys.argv), list(sys.path), sys.excepthook
 
     def remove(self):
-        """Make the process what it was."""
         stop_watch()
         os.chdir(self.folder)
         for name in os.environ.keys() - self.variables.keys():

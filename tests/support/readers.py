@@ -48,7 +48,6 @@ from launch.starting.launchers import read_host_file
 RANDOM = np.random.default_rng(1)
 SPEC = model_spec("dense500", input_shape=(1, 2, 2), outputs=2)
 SHIPPED = ROOT / "launch"
-ARCHIVE_ERRORS = (UserError, OSError)
 FILE_ERRORS = (OSError, EOFError, ValueError, tarfile.TarError, zlib.error)
 PICKLES = [Path(name).stem for name in formats.CIFAR_FILES]
 
@@ -138,7 +137,7 @@ def cifar():
 
 
 def tar_of(contents, *, mode):
-    """Return an archive: name -> bytes."""
+    """Return an archive of these files: name -> bytes."""
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode=mode) as tar:
         for name, content in contents.items():
@@ -216,7 +215,7 @@ def unpack_bundle(archive):
         return list(unpacked.rglob("*"))
 
 
-BUNDLE = {"bundle/a": b"abc" * 400, "bundle/b": b""}
+BUNDLE = tar_of({"bundle/a": b"abc" * 400, "bundle/b": b""}, mode="w")
 CIFAR_ARCHIVE = {f"cifar-10-batches-bin/{name}": content for name, content in cifar().items()}
 IDX_FILE = gzip.compress(idx()[formats.IDX_FILES[0]])
 IN_FOLDERS = {
@@ -244,9 +243,6 @@ TOML = {
     "site": (copied(SHIPPED / "sites/slurm.toml"), lambda path: read_launch_site(str(path))),
     "machines": (copied(SITES_FILE), read_sites),
 }
-ARCHIVES = {
-    "bundle": (written("a.tar", tar_of(BUNDLE, mode="w")), unpack_bundle),
-}
 READERS = [
     Reader("power.csv", of_power, read_power),
     Reader("safetensors", of_weights, load_weights),
@@ -257,5 +253,5 @@ READERS = [
     *(Reader(name, of_checkpoint(name), read_checkpoint, given=run_of) for name in ("state.json", "ranks.safetensors")),
     *(Reader(kind, of_images(kind), read_images, given=above) for kind in ("png", "jpeg", "webp", "bmp")),
     *(Reader(name, write, read, cost=5 if name == "search" else 1) for name, (write, read) in TOML.items()),
-    *(Reader(name, write, read, ARCHIVE_ERRORS, zeros_follow=True) for name, (write, read) in ARCHIVES.items()),
+    Reader("bundle", written("a.tar", BUNDLE), unpack_bundle, (UserError, OSError), zeros_follow=True),
 ]

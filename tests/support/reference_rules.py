@@ -53,23 +53,24 @@ def rmsprop(parameter, gradient, state, *, lr, alpha=0.99, eps=1e-8, momentum=0.
     return parameter - lr * buffer, {"square_avg": square, "momentum_buffer": buffer}
 
 
-def cross_entropy(outputs, labels):
-    """`torch.nn.CrossEntropyLoss`: mean of -log softmax(outputs)[label]; outputs (samples, classes)."""
-    shifted = outputs - outputs.max(axis=1, keepdims=True)
-    log_probabilities = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
-    return float(-np.mean([row[label] for row, label in zip(log_probabilities, labels, strict=True)]))
+def losses(outputs, labels):
+    """Return name of a loss -> its mean over the batch, and its gradient by the outputs (samples, classes).
 
+    `torch.nn.CrossEntropyLoss`, and `torch.nn.MSELoss` between activated outputs and one-hot labels.
+    """
+    wanted, count = np.eye(outputs.shape[1])[labels], len(outputs)
+    exponentials = np.exp(outputs - outputs.max(1, keepdims=True))
+    p, s = exponentials / exponentials.sum(1, keepdims=True), 1 / (1 + np.exp(-outputs))
 
-def mse(outputs, labels, *, activation):
-    """`torch.nn.MSELoss` between activated outputs (samples, classes) and one-hot labels: mean over all entries."""
-    if activation == "sigmoid":
-        outputs = 1 / (1 + np.exp(-outputs))
-    elif activation == "softmax":
-        outputs = np.exp(outputs) / np.exp(outputs).sum(axis=1, keepdims=True)
-    targets = np.zeros_like(outputs)
-    for row, label in enumerate(labels):
-        targets[row, label] = 1.0
-    return float(np.mean((outputs - targets) ** 2))
+    def mse(y, to_outputs):
+        return ((y - wanted) ** 2).mean(), to_outputs(2 * (y - wanted) / outputs.size)
+
+    return {
+        "cross_entropy": (-np.log(p[np.arange(count), labels]).mean(), (p - wanted) / count),
+        "mse": mse(outputs, lambda g: g),
+        "mse_sigmoid": mse(s, lambda g: g * s * (1 - s)),
+        "mse_softmax": mse(p, lambda g: p * (g - (g * p).sum(1, keepdims=True))),
+    }
 
 
 def batch_norm_training(x, *, gamma, beta, running_mean, running_variance, decay, eps):

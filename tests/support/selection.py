@@ -87,10 +87,12 @@ class Order:
 def place_of(item):
     """Return where a test comes in its group: a file after the other, as its fixtures live as long.
 
-    In a file, a framework after the other, as few servers of ranks are live at once.
+    In a file, a framework and a start of ranks after the other, as few servers of ranks are live at once.
     """
     parameters = item.callspec.params if hasattr(item, "callspec") else {}
-    return str(item.path), {"torch": 0, "keras": 2}.get(str(parameters.get("framework")), 1)
+    start = item.get_closest_marker("start")
+    framework = {"torch": 0, "keras": 1}.get(str(parameters.get("framework")), 2)
+    return str(item.path), framework, str(start.args[0]) if start else ""
 
 
 def group_of(item):

@@ -33,7 +33,6 @@ def own_site(folder, scheduler="local", *, name="ours", **values):
 
 
 def in_toml(value):
-    """Return a value as TOML writes it in a line."""
     if isinstance(value, dict):
         keys = {key: key if key.isidentifier() else json.dumps(key) for key in value}
         return "{ " + ", ".join(f"{keys[key]} = {in_toml(part)}" for key, part in value.items()) + " }"
@@ -69,7 +68,6 @@ def slurm_job(site=None, **changes):
 
 
 def job_record(site, **changes):
-    """Return the record of a job that was submitted."""
     values = {"name": "demo", "id": "demo", "submitted_at": now(), "command": [], "size": 8, "repeats": 1, "runs": []}
     return JobRecord(site=site, **{**values, **changes})
 
@@ -85,9 +83,7 @@ class Desk:
         return call(launch.main, command, "--jobs-folder", str(self.folder / "jobs"), *words, **expected)
 
     def job(self, name):
-        """Return the folder of a job."""
         return self.folder / "jobs" / name
 
     def run(self, name):
-        """Return a run that a job has written."""
         return read_run(self.folder / "runs" / name)

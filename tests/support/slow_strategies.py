@@ -48,7 +48,6 @@ def train(hosts, start, run, *, folder):
 
 
 def study(plan, folder, link):
-    """Make what is missing over one link."""
     own = folder / f"{8e-6 * link.bytes_per_second:g}mbit"
     runs = missing(plan, own)
     if not runs:
@@ -61,7 +60,6 @@ def study(plan, folder, link):
 
 
 def main():
-    """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--links", nargs="+", default=LINKS, metavar="MBITS/MS")

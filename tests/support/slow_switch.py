@@ -25,7 +25,6 @@ _DESTINATION = slice(16, 20)  # of an IPv4 packet
 
 
 def main():
-    """Run until killed."""
     latency, interface, hosts = float(sys.argv[1]), sys.argv[2], [word.split("=") for word in sys.argv[3:]]
     devices = {socket.inet_aton(address): _device(interface, process=int(process)) for process, address in hosts}
     # Before all that computes: it is to be late by microseconds only, and needs little time.

@@ -62,7 +62,6 @@ def batch_norm(results):
 
 
 def write(file):
-    """Save the results."""
     collected = {}
     optimizers(collected)
     batch_norm(collected)

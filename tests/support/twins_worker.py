@@ -154,7 +154,6 @@ def _attributes(layer):
 
 
 def help_of(framework):
-    """Return what `--help` of both programs prints."""
     os.environ["COLUMNS"] = "120"
     text = io.StringIO()
     for program in ("train", "predict"):

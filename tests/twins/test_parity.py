@@ -5,7 +5,6 @@ that was left out, or made easier, is seen. What the command refuses: `refusals/
 """
 
 import itertools
-import json
 import re
 import signal
 import sys
@@ -17,18 +16,15 @@ from types import SimpleNamespace
 import numpy as np
 import psutil
 import pytest
-import reference_rules
-import waiting
-from frameworks import need
-from jobs import Job, Jobs
-from processes import HANG_SECONDS, environment, finish, start_command, wait_until
+from processes import HANG_SECONDS, environment, finish, start_command
+from waiting import wait_until
 
 from common.checks.differences import relative_difference as their_difference
 from common.checks.differences import worst_difference
-from common.checks.parity_cases import DTYPES, IMAGES, LOSSES, MODES, STRATEGIES, make_spec, make_task, random_batch
+from common.checks.parity_cases import DTYPES, IMAGES, MODES, STRATEGIES, make_spec, make_task
 from common.checks.parity_record import read_parity
 from common.checks.parity_worker import ParityJob
-from common.model.weights import load_weights, save_weights
+from common.model.weights import save_weights
 from common.run_folder.records import read_run
 from launch.__main__ import main
 from launch.checks import parity_proofs
@@ -179,37 +175,6 @@ def test_the_learning_rate_goes_up_and_down():
     assert 0 < highest < len(rates) - 1 and rates[0] < rates[highest] / 2 and rates[-1] < rates[highest] / 5
 
 
-@pytest.fixture(scope="module", params=["torch", "keras"])
-def outputs(request, tmp_path_factory):
-    """Folder with the outputs of every model, from one framework's worker."""
-    need(request.param)
-    files = ("--jobs", "jobs.json", "--results", ".", "--states", ".")
-    jobs = Jobs(tmp_path_factory.mktemp("outputs"), [Job("all", files, program="parity_worker", launcher="none")])
-    lines = [{"kind": "outputs", "model": model, "mode": "inference"} for model in IMAGES]
-    (jobs.place(request.param) / "jobs.json").write_text(json.dumps(lines))
-    (outcome,) = jobs.outcomes(request.param, "all")
-    assert outcome.code == 0, outcome
-    return jobs.place(request.param)
-
-
-@pytest.mark.ranks
-@pytest.mark.ci
-@pytest.mark.parametrize("model", IMAGES)
-def test_outputs_and_gradients_are_whole_and_losses_those_of_the_reference(outputs, model):
-    arrays, spec = load_weights(outputs / f"outputs-{model}-inference-float64.safetensors"), make_spec(model)
-    names = {f"gradient/{one.name}" if one.trainable else f"statistics/{one.name}" for one in spec.weights}
-    assert set(arrays) == {"outputs", *(f"loss/{name}" for name in LOSSES), *names}
-    assert all(array.dtype == np.float64 and np.any(array) for array in arrays.values()), "zeros prove nothing"
-    labels = random_batch(spec)[1]
-    for name, (optimizer, end) in LOSSES.items():
-        expected = (
-            reference_rules.cross_entropy(arrays["outputs"], labels)
-            if optimizer.loss == "cross_entropy"
-            else reference_rules.mse(arrays["outputs"], labels, activation=end.output_activation)
-        )
-        assert float(arrays[f"loss/{name}"][0]) == pytest.approx(expected, rel=1e-12), name
-
-
 # That a proof can fail
 
 
@@ -220,7 +185,6 @@ START = ParityJob(kind="start", model="mlp")
 
 
 def arrays_of(job):
-    """Return synthetic results of a job."""
     draw = np.random.default_rng(1)
     if job.kind == "training":
         return {
@@ -435,7 +399,7 @@ def test_interrupted_proofs_are_kept_and_none_is_made_twice(tmp_path):
     done = finish(process, within_seconds=60)
     assert (done.code, done.stderr) == (130, "") and "interrupted" in done.stdout
     # What was killed takes a moment to end.
-    waiting.wait_until(lambda: not [rank for rank in ranks if rank.is_running() and rank.status() != "zombie"])
+    wait_until(lambda: not [rank for rank in ranks if rank.is_running() and rank.status() != "zombie"])
     assert sorted(path.name for path in folder.iterdir()) == ["logs", "parity.json"]
     before = read_parity(folder)
     assert before.ended_at is None

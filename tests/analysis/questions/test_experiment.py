@@ -25,7 +25,6 @@ def add_run(folder, *, joules=None, **changes):
 
 
 def columns(shown, cell):
-    """Return the columns of each row of a cell."""
     return [re.split(r" {2,}", line.strip()) for line in shown.splitlines() if line.startswith(f"{cell} ")]
 
 

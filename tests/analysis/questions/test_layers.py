@@ -35,7 +35,6 @@ def profile(first=0.002, *, layers=LAYERS, optimizer=0.001, step=None):
 
 
 def runs_of(framework, *profiles, **changes):
-    """Return a run for each profile."""
     return [
         run
         for seed, one in enumerate(profiles, start=1)
@@ -49,14 +48,12 @@ def asked(*groups):
 
 
 def row_of(found, layer):
-    """Return the only row of a layer."""
     (row,) = [row for row in rows_of(found, 0) if row["layer"] == layer]
     return row
 
 
 @pytest.fixture
 def peaks(monkeypatch):
-    """The peaks of the machine are known."""
     monkeypatch.setattr(layers, "peaks_of_machine", lambda machine, threads, measure: [PEAKS])
 
 

@@ -42,7 +42,6 @@ def test_best_scores_times_and_the_difference_at_equal_points(tmp_path):
 
 
 def search(*trials, **changes):
-    """Return a search in no folder."""
     return Search(Path("made"), made_search(list(trials), **changes))
 
 

@@ -1,11 +1,10 @@
 """`python -m analysis verify`: the rules of the verdict, exit codes, and folders that are no reruns."""
 
 import tomllib
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from builders import make_finished_run, make_status
+from builders import make_finished_run, write_run
 
 from analysis.__main__ import main
 from analysis.questions.verify import judge
@@ -13,7 +12,6 @@ from common.checks.verify_record import write_verify
 from common.errors import UserError
 from common.measurement.interference import Interference
 from common.run_folder.records import NotRecorded
-from common.run_folder.run_writer import RunWriter
 from common.run_folder.sharing import MeasuredGroups
 
 VERDICTS = tomllib.loads(Path(__file__).with_name("verdicts.toml").read_text())["verdict"]
@@ -91,11 +89,7 @@ def test_the_time_limit_applies_both_ways(seconds, time_ratio, holds):
 
 
 def written(run):
-    """Write a run folder with this record."""
-    writer = RunWriter.create(run.folder, replace(run.record, status=make_status()))
-    for epoch in run.epochs:
-        writer.add_epoch(epoch)
-    writer.end("finished")
+    write_run(run.folder, run.record, run.epochs)
     return run
 
 

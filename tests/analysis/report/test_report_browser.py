@@ -36,7 +36,6 @@ def report(pages):
 
 
 def show(browser, folder, text, *, width=400):
-    """Open a page of this text."""
     (folder / "page.html").write_text(text, encoding="utf-8")
     browser.open((folder / "page.html").as_uri(), width=width)
 

@@ -2,8 +2,10 @@
 
 import collections
 import contextlib
+import ctypes
 import dataclasses
 import itertools
+import os
 import subprocess
 import sys
 import tomllib
@@ -13,7 +15,6 @@ from typing import get_args
 import psutil
 import pytest
 from processes import environment
-from shared_memory import own_shared_memory
 
 from common.checks.chaos_record import SignalKind, Trial, add_trial, read_trials
 from common.errors import UserError
@@ -218,6 +219,35 @@ def test_damage_that_nobody_finds_is_not_survived(library, tmp_path, monkeypatch
         made = trials.make(FileFault(writer="run of PyTorch", kind=DAMAGES[0], share=0.6), number=0)
     assert not made.is_survived
     assert not made.is_readable
+
+
+_CLONE_FS = 0x00000200
+_CLONE_NEWNS = 0x00020000
+_LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+@contextlib.contextmanager
+def own_shared_memory():
+    """Give this thread, and the processes that it starts, an empty `/dev/shm`; without namespaces do nothing."""
+    if not can_have_hosts():
+        yield
+        return
+    folder = Path.cwd()
+    with Path("/proc/thread-self/ns/mnt").open() as namespace:
+        _called(_LIBC.unshare(_CLONE_NEWNS))
+        try:
+            for arguments in (["--make-rprivate", "/"], ["-t", "tmpfs", "tmpfs", "/dev/shm"]):
+                subprocess.run(["mount", *arguments], check=True, timeout=60)
+            yield
+        finally:
+            _called(_LIBC.unshare(_CLONE_FS))  # threads that were started since then share it
+            _called(_LIBC.setns(namespace.fileno(), _CLONE_NEWNS))
+            os.chdir(folder)  # which is the root after a change of namespace
+
+
+def _called(code):
+    if code != 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 
 
 @pytest.fixture(autouse=True)

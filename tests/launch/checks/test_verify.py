@@ -8,7 +8,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
-from builders import make_config, make_finished_run, make_record, make_status, make_task
+from builders import make_config, make_finished_run, make_record, make_task, write_run
 from processes import launcher_command, run_command, train_command
 
 from common.config import parse_command_line
@@ -77,11 +77,7 @@ def test_nothing_is_overwritten(tmp_path):
 def written(folder, **changes):
     """Write a run of the settings of `make_config`, with its right hashes, and return its folder."""
     run = make_finished_run(folder, hashes=right_hashes(folder), **changes)
-    writer = RunWriter.create(folder, replace(run.record, status=make_status()))
-    for epoch in run.epochs:
-        writer.add_epoch(epoch)
-    writer.end("finished")
-    return folder
+    return write_run(folder, run.record, run.epochs)
 
 
 def right_hashes(folder):

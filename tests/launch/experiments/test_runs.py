@@ -9,8 +9,8 @@ from pathlib import Path
 
 import psutil
 import pytest
-import waiting
-from processes import call, epochs_of, finish, start_command, wait_until
+from processes import call, epochs_of, finish, start_command
+from waiting import wait_until
 
 from common.distributed.launchers import AT_ONCE
 from common.run_folder.records import read_run
@@ -53,7 +53,6 @@ class Experiment:
             return call(launch.main, "experiment", "run", "made.toml", *more, **expected)
 
     def change(self, old, new):
-        """Change the file."""
         text = self.file.read_text()
         assert old in text
         self.file.write_text(text.replace(old, new))
@@ -63,7 +62,6 @@ class Experiment:
         return [name for name in names if read_run(self.runs / name).state == "finished"]
 
     def trainers(self):
-        """The processes that train."""
         return [
             process
             for process in psutil.process_iter(["cmdline", "cwd"])
@@ -207,7 +205,7 @@ def test_processes_of_other_runs_do_not_count_as_left_over(tmp_path, monkeypatch
         return [process.pid for process in left_over(of_plan, of_plan.runs[repeat - 1])]
 
     with psutil.Popen(sleeper) as process:
-        waiting.wait_until(lambda: left(plan, 11) == [process.pid])
+        wait_until(lambda: left(plan, 11) == [process.pid])
         assert left(plan, 1) == []  # -r1 is a prefix of -r11
         monkeypatch.chdir(tmp_path.parent)
         elsewhere = read_plan(str(tmp_path / "made.toml"), runs_folder=tmp_path / "runs")

@@ -35,7 +35,6 @@ class Demo(Desk):
     """Where a job is submitted, or was."""
 
     def submit(self, *words, code=0):
-        """Submit a job; return what is printed."""
         return self.check(
             "submit", "--name", "Demo.1", *words, "--", "torch_impl/train.py", "--threads", "3", code=code
         )
@@ -51,7 +50,6 @@ class Demo(Desk):
         return re.sub(r"^demo \S+ (managed job )?\S+ | [\d.]+ s ago.*$", "", row)
 
     def fetch(self):
-        """Fetch the run of the job; return its state."""
         self.check("fetch", "demo", "--folder", str(self.folder / "here"))
         return read_run(self.folder / "here" / "demo").state
 
@@ -65,7 +63,6 @@ TABLES = {"call": "calls.toml", "status": "statuses.toml"}
 
 
 def rows(name):
-    """Return the rows of a table."""
     return tomllib.loads(Path(__file__).with_name(TABLES[name]).read_text())[name]
 
 

@@ -69,7 +69,6 @@ class Place:
     programs: MadePrograms
 
     def site(self, **lines):
-        """Write the site of this place."""
         project = self.programs.folder.parents[1]
         there = {"project_folder": str(project), "python": f"{self.programs.folder}/python"}
         if self.scheduler == "skypilot":
@@ -79,7 +78,6 @@ class Place:
         return own_site(self.folder, self.scheduler, **{**there, **lines})
 
     def run(self, job, *, step="run", rank=0, **variables):
-        """Run a script of a job."""
         home = self.folder / "home"
         home.mkdir(exist_ok=True)
         (self.folder / "job.sh").write_text(script_of(job, step=step))

@@ -97,15 +97,12 @@ class ClusterDesk(Desk):
         return None if code else str(json.loads((self.job(name) / "job.json").read_text())["id"])
 
     def train(self, name, framework, *words, settings=(), **options):
-        """Submit a trainer."""
         return self.submit(name, *words, "--", f"{framework}_impl/train.py", *SMALL, *settings, **options)
 
     def weights(self, name):
-        """Return the final weights of a run."""
         return (self.folder / "runs" / name / "weights.safetensors").read_bytes()
 
     def log(self, name):
-        """Return what a job has printed."""
         return "".join(file.read_text() for file in self.job(name).glob("output*.log"))
 
 

@@ -73,7 +73,6 @@ class Stage:
         self.pid = folder / "bin" / "pid"
 
     def site(self, **changes):
-        """Return a site on this machine."""
         here = {"project_folder": str(self.folder), "python": str(self.folder / "bin/python"), "runs_folder": "runs"}
         return slurm_site(**{**here, **changes})
 
@@ -121,7 +120,6 @@ class Stage:
             os.kill(int(self.pid.read_text()), signal.SIGKILL)
 
     def requeued(self):
-        """Return the numbers of what was requeued."""
         return [words[2] for words in self.programs.calls() if words[:2] == ["scontrol", "requeue"]]
 
     def exit_code(self, task=""):

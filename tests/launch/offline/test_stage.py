@@ -159,7 +159,6 @@ def as_tar(bundle, tar):
 
 
 def committed(folder):
-    """Return path -> content of the committed files."""
     names = git(folder, "ls-tree", "-r", "-z", "--name-only", "HEAD").split("\0")
     return {name: (folder / name).read_bytes() for name in names if name}
 
@@ -332,7 +331,6 @@ def flip(path):
 
 
 def link_away(path):
-    """Put a link to the same content in its place."""
     path.rename(path.parent.parent.parent / "elsewhere")
     path.symlink_to(path.parent.parent.parent / "elsewhere")
 

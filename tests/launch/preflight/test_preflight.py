@@ -74,7 +74,6 @@ class Hosts:
         self.commands, self.wanted = {}, {}
 
     def run(self, commands, *, limit_seconds):
-        """In place of `run_for_hosts`."""
         self.commands = commands
         return {host: self.answer(host, words) for host, words in commands.items()}
 

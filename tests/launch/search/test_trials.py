@@ -39,12 +39,10 @@ def _trials_are_made(monkeypatch, tmp_path):
 
 
 def search(*words, code=0):
-    """Make the trials; return what is printed."""
     return call(launch.main, "search", "made.toml", *words, code=code)
 
 
 def search_file(**changes):
-    """Write a search file, and read it."""
     return read_search_file(str(write_search_file(Path.cwd(), **changes)), runs_folder=Path("runs"))
 
 

@@ -19,13 +19,11 @@ LAUNCH = [sys.executable, "-m", "launch"]
 
 @pytest.fixture(scope="module")
 def hosts(tmp_path_factory):
-    """Two hosts, a and b."""
     with several_hosts(tmp_path_factory.mktemp("hosts"), names=["a", "b"]) as hosts:
         yield hosts
 
 
 def write_site(folder, hosts, **launch):
-    """Write the site of these hosts."""
     return own_site(folder, "hosts", name="two", network_interface=INTERFACE, **launch, hosts=hosts)
 
 

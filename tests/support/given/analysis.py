@@ -4,7 +4,7 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
-from analysis_builders import made_search, made_trial, write_machines, write_searched
+from analysis_builders import made_search, made_trial, write_searched
 from builders import make_environment, make_trace, make_world, write_finished_run, write_study
 from made_thesis import make_thesis
 
@@ -16,26 +16,11 @@ TESTS = Path(__file__).resolve().parents[2]
 
 
 def written(name, content):
-    """Return what writes a file: a text, or bytes."""
-
-    def write(folder):
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
-
-    return write
+    """Return what writes a text into a file, in place of what it had."""
+    return lambda folder: (folder / name).write_text(content)
 
 
-a_file = written("file", "")
-a_page = written("page.html", "mine")
-a_recipe = written("best.toml", "mine")
-a_table = written("runs.csv", "mine")
 a_parity_record = written("parity.json", (TESTS / "analysis" / "parity.json").read_text())
-empty_verify = written("verify.json", "{}")
-binary_verify = written("verify.json", b"\xff")
-empty_bench = written("bench.json", "{}")
-binary_bench = written("bench.json", b"\xff")
-empty_status = written("status.json", "{}")
-imported = written("imported/gpu2-r1/run.json", "mine")
 nested_record = written("run/run.json", "[" * 100_000)
 nested_epochs = written("run/epochs.jsonl", "[" * 100_000)
 many_digits = written("run/run.json", '{"schema_version": 1' + "0" * 5000 + "}")
@@ -109,7 +94,13 @@ def profiled_run(folder):
 
 
 def machines(folder):
-    write_machines(folder / "runs")
+    """Write runs of a processor, of a GPU, and of two of them."""
+    for name, seconds, devices in (
+        ("slow", [1200.0, 1210.0], ["cpu"]),
+        ("fast", [100.0, 101.0], ["cuda:0"]),
+        ("fast2", [60.0, 61.0], ["cuda:0", "cuda:1"]),
+    ):
+        write_study(folder / "runs", name=name, seconds=seconds, np=len(devices), world=make_world(*devices))
 
 
 def a_search(folder):

@@ -12,7 +12,6 @@ from common.data.images.rows import parse_shares
 
 
 def pets(folder):
-    """Write a folder of two classes."""
     for number in range(40):
         write_image(folder / f"pets/cat/{number:02d}.png", number)
         write_image(folder / f"pets/dog/{number:02d}.png", 100 + number)

@@ -1,12 +1,11 @@
 """What prepares the current folder for a command line that `python -m launch` refuses."""
 
 import numpy as np
-from builders import make_config, make_epoch, make_record, make_task, make_world, random_weights
+from builders import make_config, make_epoch, make_record, make_status, make_task, make_world, random_weights, write_run
 from made_trials import write_search_file
 from safetensors.numpy import save_file
 
 from common.run_folder.checkpoints import Checkpoint, save_checkpoint
-from common.run_folder.run_writer import RunWriter
 
 EXPERIMENT = """
 [experiment]
@@ -37,10 +36,6 @@ batch_size = 30
 """
 
 
-def file_of_mine(folder):
-    (folder / "mine").write_text("mine")
-
-
 def experiment(folder):
     (folder / "made.toml").write_text(EXPERIMENT.format(pause=""))
 
@@ -61,11 +56,9 @@ def search_file(folder):
 def finished_run(folder):
     """`old`, a run of one rank of PyTorch with a checkpoint after its last epoch."""
     config = make_config(folder)
-    writer = RunWriter.create(folder / "old", make_record(config=config, world=make_world("cpu", controller="none")))
-    for epoch in (1, 2, 3):
-        writer.add_epoch(make_epoch(epoch))
+    status, world = make_status(state="finished"), make_world("cpu", controller="none")
+    write_run(folder / "old", make_record(config=config, status=status, world=world), map(make_epoch, (1, 2, 3)))
     save_checkpoint(folder / "old", Checkpoint(3, 12, random_weights(make_task(config)), {}))
-    writer.end("finished")
 
 
 def same_settings(folder):
@@ -73,17 +66,7 @@ def same_settings(folder):
     (folder / "same.toml").write_text(SETTINGS_OF_OLD)
 
 
-def damaged_job(folder):
-    (folder / "torn").mkdir()
-    (folder / "torn/job.json").write_text("{")
-
-
 def weights_of_one_name(folder):
     for place in ("a", "b"):
         (folder / place).mkdir()
         save_file({"weight": np.arange(6.0)}, folder / place / "w.safetensors")
-
-
-def folder_of_one_wheel(folder):
-    (folder / "wheels").mkdir()
-    (folder / "wheels" / "tqdm-4.70.1-py3-none-any.whl").touch()
