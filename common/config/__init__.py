@@ -16,7 +16,7 @@ from common.config.command_line import (
 )
 from common.config.config import SPEED_SETTINGS, Config, changed_settings, completed, defined_settings
 from common.config.device import GRADIENT_GROUPS, DeviceConfig, Groups
-from common.config.record import EnergyConfig, FaultConfig
+from common.config.record import EnergyConfig, FaultConfig, RecordConfig
 from common.config.rules import settings_flags
 from common.config.strategy import BalanceConfig, PartsConfig, Straggler, StrategyConfig
 from common.config.training import ModelConfig, OneDNN, OptimizerConfig, ScheduleConfig, TrainingConfig
