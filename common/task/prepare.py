@@ -57,7 +57,8 @@ def prepare(config: Config, *, ranks: int, first_copies: int | None = None) -> T
         total = min(total, config.training.max_steps)
     _check_length(config, total=total)
     table = normalization_table(
-        dataset,
+        mean=dataset.mean,
+        standard_deviation=dataset.standard_deviation,
         pixels=dataset.train.images.dtype,
         normalization=config.data.normalization,
         dtype=np.dtype(config.model.dtype),
