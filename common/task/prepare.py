@@ -88,7 +88,7 @@ def _check_length(config: Config, *, total: int) -> None:
 def _split_training(config: Config, dataset: Dataset) -> tuple[np.ndarray, np.ndarray]:
     """Return sorted rows of `dataset.train` for training and for validation: the data set's own split, or one cut."""
     samples, share = len(dataset.train), config.data.validation_share
-    if dataset.validation_samples is None:
+    if not dataset.validation_samples:
         training, validation = split_validation(samples, share=share, seed=config.training.seed)
     elif share > 0:
         raise UserError(

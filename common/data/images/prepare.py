@@ -27,22 +27,15 @@ class Settings:
     """Settings of a prepared file.
 
     Attributes:
-        size: (width, height) in pixels, to which all are resized (bilinear, without keeping proportions).
+        image_shape: (height, width, channels), to which all are converted (bilinear, without keeping proportions).
         shares: of training, validation and test; None: as the folder is split, or DEFAULT_SHARES.
     """
 
-    size: tuple[int, int]
-    gray: bool
+    image_shape: tuple[int, int, int]
     pixels: PixelType
     shares: Shares | None
     seed: int
     skip_broken: bool
-
-    @property
-    def image_shape(self) -> tuple[int, int, int]:
-        """(height, width, channels)."""
-        width, height = self.size
-        return height, width, 1 if self.gray else 3
 
 
 @dataclass(frozen=True)
@@ -71,7 +64,7 @@ def prepare(folder: Path, file: Path, settings: Settings) -> Preparation:
     if file.exists():
         raise UserError(f"the file already exists and is not overwritten. Received: {file}. Name a new one")
     listing = list_folder(folder)
-    if listing.counts and settings.shares:
+    if listing.has_parts and settings.shares:
         raise UserError(
             f"the folder is already split, into folders for training and others. Received: --split "
             f"{settings.shares.text}, {folder}. Leave --split out"
@@ -116,7 +109,7 @@ def _write(
         training_samples=training,
         validation_samples=validation,
         test_samples=test,
-        split="folders" if listing.counts else shares.text,
+        split="folders" if listing.has_parts else shares.text,
         seed=settings.seed,
         source=folder.name,
         skipped_files=skipped,
@@ -129,7 +122,7 @@ def _write(
 
 
 def _broken_files(broken: Sequence[tuple[str, str]], listing: FolderListing) -> UserError:
-    files = len({file for files in listing.classes.values() for file in files})
+    files = len({file for parts in listing.classes.values() for part in parts for file in part})
     first = some([f"{name} ({reason})" for name, reason in broken], joint="; ")
     return UserError(
         f"{len(broken):,} of {files:,} image files are broken. Received: {first}. Convert, replace or remove them, or "
