@@ -117,7 +117,7 @@ def test_evaluation_uses_every_sample_once_and_in_proportion_to_the_batch_sizes(
 
 
 def prefetch_threads():
-    return [thread for thread in threading.enumerate() if thread.name == "prefetch"]
+    return [thread for thread in threading.enumerate() if thread.name.startswith("prefetch")]
 
 
 def test_prefetch_raises_the_error_in_its_place_and_ends_the_thread():
