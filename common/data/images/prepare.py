@@ -4,8 +4,7 @@ The seed determines the order of the rows. All cores then read the images in thi
 at a time, and a file name and two numbers per image.
 """
 
-import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO
@@ -69,7 +68,7 @@ def prepare(folder: Path, file: Path, settings: Settings) -> Preparation:
             f"the folder is already split, into folders for training and others. Received: --split "
             f"{settings.shares.text}, {folder}. Leave --split out"
         )
-    with _whole_file(file) as output:
+    with atomic_file(file) as temporary, temporary.open("wb") as output:
         made = _write(output, folder, listing, settings)
         if broken := made.skipped:
             if not settings.skip_broken:
@@ -81,17 +80,6 @@ def prepare(folder: Path, file: Path, settings: Settings) -> Preparation:
                 raise _broken_files(made.skipped, listing)
             made = replace(made, skipped=broken)
     return made
-
-
-@contextlib.contextmanager
-def _whole_file(path: Path) -> Iterator[IO[bytes]]:
-    """Yield a temporary file that is renamed to `path` at the end, or removed after an error."""
-    try:
-        with atomic_file(path) as temporary, temporary.open("wb") as file:
-            yield file
-    except OSError as error:
-        error.filename = error.filename or str(path)  # a failed write does not name the file
-        raise
 
 
 def _write(
