@@ -2,7 +2,7 @@
 
 import os
 from collections import defaultdict
-from collections.abc import Iterator, Set
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -32,7 +32,7 @@ class FolderListing:
         tests_validation: the test has the images of the validation.
     """
 
-    classes: dict[str, tuple[list[str], ...]]
+    classes: Mapping[str, tuple[list[str], ...]]
     has_parts: bool
     notes: tuple[str, ...]
     tests_validation: bool = False
