@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from analysis.thesis.tables import invalid, read_table, read_text
-from common.measurement.energy import sampled_energy
 
 INTERVAL_SECONDS = 0.5
 WORKING_WATTS = 20.0  # of the first GPU; idle it takes about 16
@@ -59,9 +58,9 @@ class ThesisTrace:
     first: int
 
     def energy(self) -> ThesisEnergy:
-        """Return time and energy from the first counted sample."""
+        """Return time and energy from the first counted sample: e = sampling interval x sum of power samples."""
         counted = self.watts[self.first :]
-        joules = sampled_energy(counted, interval_seconds=INTERVAL_SECONDS)
+        joules = INTERVAL_SECONDS * counted.sum(axis=0)
         seconds = INTERVAL_SECONDS * (len(counted) - 1)
         return ThesisEnergy(seconds=seconds, joules=dict(zip(DEVICES, joules.tolist(), strict=True)))
 

@@ -202,7 +202,8 @@ def _follow(twin: Twin, job: ParityJob, comm: Communicator, *, folder: Path) -> 
 
 
 def _loss_of_update(twin: Twin, number: int, comm: Communicator) -> float:
-    loss = Sums.from_array(comm.sum(twin.update(number).as_array())).mean_loss
+    sums = comm.sum(np.array(twin.update(number), np.float64))
+    loss = Sums(*sums.tolist()).mean_loss
     assert loss is not None, "an update has samples"
     return loss
 

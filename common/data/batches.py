@@ -6,10 +6,10 @@ frameworks, and faster than the arithmetic (148 x 197 pixels of float16: 22 us b
 9).
 """
 
-import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Literal, Protocol, TypeVar
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -27,28 +27,13 @@ Normalization = Literal["standard", "unit"]
 _HALF_CODES = int(np.float16(1).view(np.uint16)) + 1
 
 
-class PixelScale(Protocol):
-    """The part of a data set that normalization needs; the record in a run folder has it, too."""
-
-    @property
-    def image_shape(self) -> tuple[int, int, int]:
-        """(height, width, channels)."""
-
-    @property
-    def mean(self) -> Sequence[float]:
-        """Per channel, of pixel / 255."""
-
-    @property
-    def standard_deviation(self) -> Sequence[float]:
-        """Per channel, of pixel / 255."""
-
-
 def normalization_table(
-    dataset: PixelScale,
     *,
-    pixels: DTypeLike = np.uint8,
-    normalization: Normalization = "standard",
-    dtype: DTypeLike = np.float32,
+    mean: Sequence[float],
+    standard_deviation: Sequence[float],
+    pixels: DTypeLike,
+    normalization: Normalization,
+    dtype: DTypeLike,
 ) -> np.ndarray:
     """Return the float for each pixel value and channel.
 
@@ -56,21 +41,21 @@ def normalization_table(
     `unit`: x. Both are computed in float64 and then rounded to `dtype`.
 
     Args:
+        mean, standard_deviation: per channel, of pixel / 255.
         pixels: type of the images; x is pixel / 255 of uint8, and the pixel itself of float16, which is from 0 to 1.
 
     Returns:
         (256, channels) of `dtype` for uint8, (15361, channels) for float16: one row per value, ascending.
     """
-    channels = dataset.image_shape[2]
     if np.dtype(pixels) == np.float16:
         values = np.arange(_HALF_CODES, dtype=np.uint16).view(np.float16).astype(np.float64)
     else:
         values = np.arange(256, dtype=np.float64) / 255
-    table = np.repeat(values[:, None], channels, axis=1)
+    table = np.repeat(values[:, None], len(mean), axis=1)
     if normalization == "standard":
         # A channel that is constant over all training images has deviation 0: it becomes 0.
-        deviation = np.array(dataset.standard_deviation, np.float64)
-        table = (table - np.array(dataset.mean, np.float64)) / np.where(deviation > 0, deviation, 1)
+        deviation = np.array(standard_deviation, np.float64)
+        table = (table - np.array(mean, np.float64)) / np.where(deviation > 0, deviation, 1)
     return table.astype(dtype)
 
 
@@ -180,35 +165,12 @@ def prefetch(iterator: Iterator[Item], *, depth: int = 2) -> Iterator[Item]:
     The thread gathers and normalizes (NumPy releases the interpreter lock) while the framework computes.
     An exception in the iterator is raised here in its place. Closing or dropping this generator ends the thread.
     """
-    if depth < 1:
-        raise ValueError(f"The prefetch depth must be at least 1. Received: {depth}.")
-    items: deque[Item] = deque()
-    free = threading.Semaphore(depth)
-    filled = threading.Semaphore(0)
-    stop = threading.Event()
-    failure: list[BaseException] = []
-
-    def work() -> None:
-        try:
-            while free.acquire() and not stop.is_set():
-                items.append(next(iterator))
-                filled.release()
-        except StopIteration:
-            pass
-        except BaseException as error:
-            failure.append(error)
-        filled.release()  # released without an item: the end
-
-    thread = threading.Thread(target=work, name="prefetch", daemon=True)
-    thread.start()
+    end: Any = object()
+    thread = ThreadPoolExecutor(1, "prefetch")
     try:
-        while filled.acquire() and items:
-            item = items.popleft()
-            free.release()
+        ahead = deque(thread.submit(next, iterator, end) for _ in range(depth))
+        while (item := ahead.popleft().result()) is not end:
+            ahead.append(thread.submit(next, iterator, end))
             yield item
-        if failure:
-            raise failure[0]
     finally:
-        stop.set()
-        free.release()
-        thread.join()
+        thread.shutdown(cancel_futures=True)

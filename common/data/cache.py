@@ -106,7 +106,7 @@ def load_entry(entry: str, *, name: str, full_check: bool = False) -> Dataset:
         class_names=class_names,
         mean=tuple(meta["mean"]),
         standard_deviation=tuple(meta["standard_deviation"]),
-        validation_samples=meta.get("validation_samples") or None,  # missing in entries of earlier versions
+        validation_samples=meta.get("validation_samples", 0),  # missing in entries of earlier versions
         notes=tuple(meta.get("notes", ())),
     )
 

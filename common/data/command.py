@@ -64,7 +64,7 @@ def fetch_datasets(options: argparse.Namespace) -> None:
         dataset = load_dataset(
             name, source_folder=options.data_folder, image_size=options.image_size, gray=options.gray
         )
-        shape, own = "x".join(map(str, dataset.image_shape)), dataset.validation_samples or 0
+        shape, own = "x".join(map(str, dataset.image_shape)), dataset.validation_samples
         training = f"{len(dataset.train) - own:,} training" + (f", {own:,} validation" if own else "")
         print(f"{name}: {training} and {len(dataset.test):,} test images of {shape}, ready")
         for note in dataset.notes:

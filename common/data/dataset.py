@@ -33,8 +33,8 @@ class Dataset:
         train: the training samples, validation included.
         mean: per channel, of pixel / 255 over all training images, its own validation samples not included.
         standard_deviation: of the same pixels.
-        validation_samples: number of rows at the end of `train` that are the validation split; None if the data set
-            has none and the settings cut one.
+        validation_samples: number of rows at the end of `train` that are the validation split; 0 if the settings cut
+            one.
         notes: what a user should know of how it was read, a line each.
     """
 
@@ -44,7 +44,7 @@ class Dataset:
     class_names: tuple[str, ...]
     mean: tuple[float, ...]
     standard_deviation: tuple[float, ...]
-    validation_samples: int | None = None
+    validation_samples: int = 0
     notes: tuple[str, ...] = ()
 
     @property

@@ -15,7 +15,6 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from common.errors import UserError
 from common.json_records import Record
 from common.measurement.power_sources import Method
 from common.measurement.power_trace import IDLE_AFTER, IDLE_BEFORE, DeviceKind, PowerTrace, full_name, kind_of
@@ -90,18 +89,6 @@ class EnergyRecord(Record):
     all_devices: EnergyTotals
 
 
-def sampled_energy(watts: NDArray[np.float64], *, interval_seconds: float) -> NDArray[np.float64]:
-    """Energy e = sampling interval x sum of power samples, as in the thesis, in joules.
-
-    Args:
-        watts: (samples, ...) float64, equally spaced.
-
-    Returns:
-        (...) float64.
-    """
-    return np.asarray(interval_seconds * watts.sum(axis=0))
-
-
 def energy_delay(seconds: float, joules: float) -> float:
     """EDP = t x sum over devices of e (the thesis; Gonzalez and Horowitz, IEEE JSSC 31(9), 1996), in joule seconds."""
     return seconds * joules
@@ -113,22 +100,6 @@ def energy_delay_squared(seconds: float, joules: float) -> float:
     To first order it does not change when a processor trades speed for voltage; EDP does.
     """
     return seconds**2 * joules
-
-
-def energy_above_idle(joules: float, *, idle_watts: float, seconds: float) -> float:
-    """Energy of the work itself = energy - idle power x time, in joules."""
-    return joules - idle_watts * seconds
-
-
-def normalized(values: Mapping[str, float], *, base: str) -> dict[str, float]:
-    """Return all values divided by that of the base; the thesis divides by that of one GPU.
-
-    Raises:
-        UserError: the base is missing or 0.
-    """
-    if not values.get(base):
-        raise UserError(f"the base is unknown or 0. Received: {base}. Choose one of {', '.join(values)}")
-    return {name: value / values[base] for name, value in values.items()}
 
 
 def seconds_by_phase(trace: PowerTrace) -> dict[str, float]:
@@ -209,7 +180,7 @@ def _host_devices(trace: PowerTrace, traces: Sequence[PowerTrace], *, used_gpus:
         joules = _counted(by_phase) if by_phase else None
         above_idle = None
         if joules is not None and before is not None and after is not None:
-            above_idle = energy_above_idle(joules, idle_watts=(before + after) / 2, seconds=_counted(spent))
+            above_idle = joules - (before + after) / 2 * _counted(spent)
         yield DeviceEnergy(
             name=full_name(name, trace, traces),
             kind=kind,

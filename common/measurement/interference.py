@@ -5,7 +5,7 @@ import resource
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 import psutil
@@ -46,8 +46,7 @@ class Interference(Record):
     busy_cores: list[float] | None = None
 
 
-# Processor times at one time: its clock, and (process, its start) -> seconds so far, name.
-Sample = tuple[float, dict[tuple[int, float], tuple[float, str]]]
+Sample = tuple[float, set[psutil.Process]]  # a time of the monotonic clock, in seconds, and the processes of then
 
 
 class InterferenceMeter:
@@ -100,15 +99,12 @@ def peak_memory_bytes() -> int:
 def join(ranks: Sequence[Interference]) -> Interference:
     """Return the record of all ranks from their parts, given in their order."""
     throttled = [rank.throttled_cores for rank in ranks]
-    return Interference(
-        load_average_before=[value for rank in ranks for value in rank.load_average_before],
-        other_processes_before=[process for rank in ranks for process in rank.other_processes_before],
-        throttled_cores=None if None in throttled else sum(count or 0 for count in throttled),
-        peak_memory_bytes=[value for rank in ranks for value in rank.peak_memory_bytes],
-        peak_device_memory_bytes=[value for rank in ranks for value in rank.peak_device_memory_bytes],
-        memory_before_bytes=[value for rank in ranks for value in rank.memory_before_bytes or []] or None,
-        busy_cores=[value for rank in ranks for value in rank.busy_cores or []],
-    )
+    lists = {
+        field.name: [value for rank in ranks for value in getattr(rank, field.name)]
+        for field in fields(Interference)
+        if field.name != "throttled_cores"
+    }
+    return Interference(throttled_cores=None if None in throttled else sum(count or 0 for count in throttled), **lists)
 
 
 def throttle_count(folder: Path = THROTTLE_FOLDER) -> int | None:
@@ -125,46 +121,28 @@ def throttle_count(folder: Path = THROTTLE_FOLDER) -> int | None:
 def other_processes(earlier: Sample) -> list[str]:
     """Return other processes that used more than HEAVY_CORES since `earlier`, heaviest first.
 
-    Runs that are made side by side with this one are no interference: the record counts them. Waits until
-    SAMPLE_SECONDS have passed since then.
+    Of one that has started since then, the share is of its own age; one that has just started has none yet. Runs that
+    are made side by side with this one are no interference: the record counts them. Waits until SAMPLE_SECONDS have
+    passed since `earlier`.
     """
     then, before = earlier
     time.sleep(max(0.0, then + SAMPLE_SECONDS - time.monotonic()))
-    now, spent = take_sample()
     own = _own_processes()
     heavy = []
-    for (process, started), (seconds, name) in spent.items():
-        if process in own:
-            continue
-        share = _share(seconds, before=before.get((process, started)), age=time.time() - started, between=now - then)
-        if share is not None and share > HEAVY_CORES and not _is_neighbor(process):
-            heavy.append((share, name))
+    for process in psutil.process_iter(["cpu_percent", "cpu_times", "create_time", "name"]):
+        percent, times = process.info["cpu_percent"] or 0.0, process.info["cpu_times"]
+        if process not in before:
+            age = time.time() - process.info["create_time"]
+            percent = 100 * (times.user + times.system) / age if times and age >= SAMPLE_SECONDS else 0.0
+        if percent > 100 * HEAVY_CORES and process.pid not in own and not _is_neighbor(process.pid):
+            heavy.append((percent, process.info["name"]))
     heavy.sort(reverse=True)
-    return [f"{name}, {100 * share:.0f} % of a core" for share, name in heavy[:MOST_NAMED]]
-
-
-def _share(seconds: float, *, before: tuple[float, str] | None, age: float, between: float) -> float | None:
-    """Return how many cores a process used between two samples, or since its start; None: it has just started.
-
-    Args:
-        seconds: of processor time so far.
-        before: the same, with a name, in the first sample; None: the process was not there.
-        age: of the process, in seconds.
-        between: seconds from one sample to the other.
-    """
-    if before:
-        return (seconds - before[0]) / between
-    return seconds / age if age >= SAMPLE_SECONDS else None
+    return [f"{name}, {percent:.0f} % of a core" for percent, name in heavy[:MOST_NAMED]]
 
 
 def take_sample() -> Sample:
-    """Return the processor times of all processes so far."""
-    at, spent = time.monotonic(), {}
-    for process in psutil.process_iter(["create_time", "cpu_times", "name"]):
-        times = process.info["cpu_times"]
-        if times is not None:
-            spent[process.pid, process.info["create_time"]] = (times.user + times.system, process.info["name"])
-    return at, spent
+    """Return the time and the processes; what they use is counted by psutil, from one look at them to the next."""
+    return time.monotonic(), set(psutil.process_iter(["cpu_percent"]))
 
 
 # Before the framework is imported, so that the run need not wait for SAMPLE_SECONDS.

@@ -1,26 +1,14 @@
 """Sums and counts, and the metrics computed from them. Sums are reduced over ranks once, never averages."""
 
-from dataclasses import dataclass
-
-import numpy as np
+from typing import NamedTuple
 
 
-@dataclass(frozen=True)
-class Sums:
+class Sums(NamedTuple):
     """Sums over samples: loss, correct predictions, count."""
 
     loss: float = 0.0
     correct: float = 0.0
     samples: float = 0.0
-
-    def as_array(self) -> np.ndarray:
-        """Return (3,) float64, to be summed over ranks."""
-        return np.array([self.loss, self.correct, self.samples], dtype=np.float64)
-
-    @classmethod
-    def from_array(cls, array: np.ndarray) -> "Sums":
-        """The inverse of `as_array`."""
-        return cls(*(float(value) for value in array))
 
     @property
     def mean_loss(self) -> float | None:

@@ -38,8 +38,8 @@ class Timer:
 class Phases:
     """Times the phases of one rank and notifies listeners when a phase starts.
 
-    A run starts in "startup" and is in "other" between phases. A phase inside another one, such as an evaluation in
-    start-up, is timed but not announced: it belongs to the outer one.
+    A run starts in "startup" and is in "other" between phases. A phase inside start-up, such as an evaluation, is timed
+    but not announced: it belongs to start-up.
 
     Attributes:
         listeners: called with the phase that starts, on the training thread and outside of all times.
@@ -57,16 +57,21 @@ class Phases:
         self._begin("other")
 
     def begin(self, name: Phase, *, synchronize: Callable[[], None]) -> None:
-        """Begin a phase that `end` ends, where no block can hold it."""
+        """Begin a phase that `end` ends, where no block can hold it.
+
+        Args:
+            synchronize: waits until the device has finished all its work.
+        """
         synchronize()
-        self._begin(name)
+        if self.current == "other":
+            self._begin(name)
         self._began = self._clock()
 
-    def end(self, *, synchronize: Callable[[], None]) -> float:
-        """End a phase; return its seconds."""
-        synchronize()
+    def end(self) -> float:
+        """End a phase, once the device has finished all its work; return its seconds."""
         seconds = self._clock() - self._began
-        self._begin("other")
+        if self.current != "startup":
+            self._begin("other")
         return seconds
 
     def abandon(self) -> None:
@@ -76,27 +81,14 @@ class Phases:
 
     @contextmanager
     def phase(self, name: Phase, *, synchronize: Callable[[], None]) -> Iterator[Timer]:
-        """Time a phase.
-
-        Args:
-            synchronize: waits until the device has finished all its work; called at both edges, before the clock is
-                read.
-
-        Yields:
-            A timer that holds the seconds once the phase has ended.
-        """
-        timer, is_outer = Timer(), self.current == "other"
-        synchronize()
-        if is_outer:
-            self._begin(name)
-        started = self._clock()
+        """Time a phase from `begin` to `end`; yield a timer that then holds its seconds."""
+        timer = Timer()
+        self.begin(name, synchronize=synchronize)
         try:
             yield timer
             synchronize()
         finally:
-            timer.seconds = self._clock() - started
-            if is_outer:
-                self._begin("other")
+            timer.seconds = self.end()
 
     def _begin(self, name: Phase) -> None:
         self.current = name

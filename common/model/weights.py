@@ -83,15 +83,11 @@ def save_weights(path: Path, weights: Weights | ArrayStream, *, durable: bool = 
     """
     stream = weights if isinstance(weights, ArrayStream) else stream_of(weights)
     digests: dict[str, bytes] = {}
-    try:
-        with atomic_file(path, durable=durable) as temporary, temporary.open("wb") as file:
-            file.write(header_bytes(header_of(stream.kinds)))
-            for name, array in stream.arrays:
-                digests[name] = _digest(name, array)
-                file.write(_bytes(array))
-    except OSError as error:
-        error.filename = str(path)  # a full disk comes without
-        raise
+    with atomic_file(path, durable=durable) as temporary, temporary.open("wb") as file:
+        file.write(header_bytes(header_of(stream.kinds)))
+        for name, array in stream.arrays:
+            digests[name] = _digest(name, array)
+            file.write(_bytes(array))
     return _joined(digests)
 
 

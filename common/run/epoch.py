@@ -110,7 +110,8 @@ class Epoch:
                     self.done += len(labels)
                 for listener in self.listeners:
                     listener.updated(len(labels))
-            self.seconds += self._phases.end(synchronize=strategy.synchronize)
+            strategy.synchronize()
+            self.seconds += self._phases.end()
             self.done = first + stretch  # a rank that draws its batches has its own number
             for listener in self.listeners:
                 listener.paused(self)

@@ -25,9 +25,9 @@ class Measured:
 
         Of the ranks that hold a model together, one has the sums.
         """
-        sums = comm.sum(self.sums.as_array() * comm.has_outputs)
+        sums = comm.sum(np.array(self.sums, np.float64) * comm.has_outputs)
         seconds, wait = comm.maximum(np.array([self.seconds, self.data_wait_seconds]))
-        return Measured(sums=Sums.from_array(sums), seconds=float(seconds), data_wait_seconds=float(wait))
+        return Measured(sums=Sums(*sums.tolist()), seconds=float(seconds), data_wait_seconds=float(wait))
 
 
 NOT_MEASURED = Measured()

@@ -57,7 +57,8 @@ def prepare(config: Config, *, ranks: int, first_copies: int | None = None) -> T
         total = min(total, config.training.max_steps)
     _check_length(config, total=total)
     table = normalization_table(
-        dataset,
+        mean=dataset.mean,
+        standard_deviation=dataset.standard_deviation,
         pixels=dataset.train.images.dtype,
         normalization=config.data.normalization,
         dtype=np.dtype(config.model.dtype),
@@ -87,7 +88,7 @@ def _check_length(config: Config, *, total: int) -> None:
 def _split_training(config: Config, dataset: Dataset) -> tuple[np.ndarray, np.ndarray]:
     """Return sorted rows of `dataset.train` for training and for validation: the data set's own split, or one cut."""
     samples, share = len(dataset.train), config.data.validation_share
-    if dataset.validation_samples is None:
+    if not dataset.validation_samples:
         training, validation = split_validation(samples, share=share, seed=config.training.seed)
     elif share > 0:
         raise UserError(

@@ -26,8 +26,13 @@ class TrainedModel:
 
     def table(self, pixels: DTypeLike) -> np.ndarray:
         """Return the float of every pixel value of images of this type, (values, channels)."""
-        dtype = np.dtype(self.config.model.dtype)
-        return normalization_table(self.data, pixels=pixels, normalization=self.config.data.normalization, dtype=dtype)
+        return normalization_table(
+            mean=self.data.mean,
+            standard_deviation=self.data.standard_deviation,
+            pixels=pixels,
+            normalization=self.config.data.normalization,
+            dtype=np.dtype(self.config.model.dtype),
+        )
 
     def computed_with(self, onednn: OneDNN) -> "TrainedModel":
         """Return the model as it is computed now: with oneDNN or not, whatever its run had."""

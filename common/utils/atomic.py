@@ -34,6 +34,9 @@ def atomic_file(path: Path, *, durable: bool = False) -> Iterator[Path]:
             with temporary.open("rb") as file:
                 os.fsync(file.fileno())
         temporary.replace(path)
+    except OSError as error:
+        error.filename = error.filename or str(path)  # a failed write does not name the file
+        raise
     finally:
         temporary.unlink(missing_ok=True)
 

@@ -26,7 +26,7 @@ from common.data.images.prepared_file import load_prepared
 from common.distributed.addresses import check_host_name
 from common.distributed.console import counted
 from common.errors import UserError
-from common.model.memory import FRAMEWORK_BYTES
+from common.pipeline.forecast import FRAMEWORK_BYTES
 from common.run_folder.environment import PACKAGES_OF_FRAMEWORK, package_versions
 from common.utils.cache_folder import cache_folder
 from common.utils.cores import usable_cores

@@ -19,7 +19,7 @@ import psutil
 
 from common.errors import UserError
 from common.measurement.interference import Interference
-from common.model.memory import FRAMEWORK_BYTES
+from common.pipeline.forecast import FRAMEWORK_BYTES
 from common.run_folder.records import read_run
 from common.task.shares import shares_of
 from common.task.task import Task

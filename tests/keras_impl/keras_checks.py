@@ -113,7 +113,7 @@ def check_an_update_that_an_overflow_leaves_out_uses_up_its_learning_rate(folder
 
 def check_a_thread_makes_batches_ahead_for_a_gpu_and_on_a_cpu_none_competes(folder):
     def is_ahead():
-        return "prefetch" in [thread.name for thread in threading.enumerate()]
+        return any(thread.name.startswith("prefetch") for thread in threading.enumerate())
 
     task = toy_setup()
     in_step = ShardedData(task, comm=alone(), device="cpu").training(1, most=1)

@@ -165,7 +165,7 @@ def of_images(kind):
 
 def of_prepared(folder):
     shares = parse_shares("50/0/50")
-    settings = Settings(size=(4, 4), gray=False, pixels="uint8", shares=shares, seed=1, skip_broken=False)
+    settings = Settings(image_shape=(4, 4, 3), pixels="uint8", shares=shares, seed=1, skip_broken=False)
     prepare(above(of_images("png")(folder)), folder / "prepared", settings)
     return folder / "prepared"
 

@@ -29,7 +29,7 @@ from analysis.runs.energy import (
 from analysis.runs.table import RunRow, Selection, curve, runs_in
 from analysis.runs.validity import flags_of
 from common.errors import UserError
-from common.measurement.energy import COUNTED_PHASES, DeviceEnergy, normalized
+from common.measurement.energy import COUNTED_PHASES, DeviceEnergy
 from common.measurement.power_trace import PowerTrace
 from common.run_folder.power_file import POWER_FILE
 from common.run_folder.records import NotRecorded
@@ -182,7 +182,7 @@ def _normalized(
 ) -> dict[str, float | None]:
     """Return means divided by the base's; None for all where the base's is 0."""
     means = {name: mean_of(runs, quantity, used=used) for name, runs in measured.items()}
-    return dict(normalized(means, base=base)) if means[base] else dict.fromkeys(means)
+    return {name: mean / means[base] if means[base] else None for name, mean in means.items()}
 
 
 def _devices_table(measured: Mapping[str, list[RunRow]]) -> Table:

@@ -116,8 +116,7 @@ def prepare_images(options: argparse.Namespace) -> None:
     """
     height, width = options.image_size
     settings = Settings(
-        size=(width, height),
-        gray=options.gray,
+        image_shape=(height, width, 1 if options.gray else 3),
         pixels=options.dtype,
         shares=None if options.split is None else parse_shares(options.split),
         seed=options.seed,
@@ -156,9 +155,8 @@ def draw_images(options: argparse.Namespace) -> None:
         UserError: an impossible setting, or the folder exists.
         OSError: it cannot be written.
     """
-    height, width = options.image_size
     start = _clock()
-    draw_folder(options.folder, images=options.images, size=(width, height), seed=options.seed)
+    draw_folder(options.folder, images=options.images, image_size=options.image_size, seed=options.seed)
     spent = _clock() - start
     print(f"{options.folder}: {options.images:,} images of {len(CLASS_NAMES)} classes: {', '.join(CLASS_NAMES)}")
     print(_speed("drew", options.images, spent))

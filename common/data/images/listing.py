@@ -2,7 +2,7 @@
 
 import os
 from collections import defaultdict
-from collections.abc import Iterator, Set
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -27,14 +27,13 @@ class FolderListing:
     Strings, because a million paths would take several times the memory.
 
     Attributes:
-        classes: all files of each class; of a folder with parts training, validation and test in this order.
-        counts: of each class, its images of training, validation and test; None: the folder has no parts.
+        classes: class -> its files, a list for each of PARTS; a single list where the folder has no parts.
         notes: lines about what was left out, and about a test without images of its own.
         tests_validation: the test has the images of the validation.
     """
 
-    classes: Classes
-    counts: dict[str, tuple[int, int, int]] | None
+    classes: Mapping[str, tuple[list[str], ...]]
+    has_parts: bool
     notes: tuple[str, ...]
     tests_validation: bool = False
 
@@ -44,22 +43,16 @@ class FolderListing:
         Raises:
             UserError: no image of a class remains in a part.
         """
-        classes = {name: [file for file in of_class if file not in files] for name, of_class in self.classes.items()}
-        if self.counts is None:
-            return replace(self, classes=classes)
-        counts = {}
-        for name, before in self.counts.items():
-            training, validation, _ = before
-            after = []
-            for part, first, count in zip(PARTS, (0, training, training + validation), before, strict=True):
-                after.append(sum(file not in files for file in self.classes[name][first : first + count]))
-                if count and not after[-1]:
+        classes = {}
+        for name, parts in self.classes.items():
+            classes[name] = tuple([file for file in part if file not in files] for part in parts)
+            for part, before, after in zip(PARTS, parts, classes[name], strict=False):
+                if self.has_parts and before and not after:
                     raise UserError(
                         f"a class has no readable image for {part}. Received: class {name} with "
-                        f"{count} broken image(s). Replace them"
+                        f"{len(before)} broken image(s). Replace them"
                     )
-            counts[name] = (after[0], after[1], after[2])
-        return replace(self, classes=classes, counts=counts)
+        return replace(self, classes=classes)
 
 
 def list_folder(folder: Path, *, refuse: Refuse = raise_error) -> FolderListing:
@@ -88,7 +81,8 @@ def list_folder(folder: Path, *, refuse: Refuse = raise_error) -> FolderListing:
             f"training images and validation or test images must be given together. Received: {folder} with only "
             f"{', '.join(sorted(names))}. Add the missing folder, or name a folder of class folders"
         )
-    return FolderListing(walk.class_folders(""), None, tuple(walk.notes()))
+    classes = {name: (files,) for name, files in walk.class_folders("").items()}
+    return FolderListing(classes, False, tuple(walk.notes()))
 
 
 def _with_parts(walk: "_Walk", training: str, validation: str | None, test: str | None) -> FolderListing:
@@ -107,13 +101,9 @@ def _with_parts(walk: "_Walk", training: str, validation: str | None, test: str 
                 f"training, validation and test have different classes. Received: {walk.root}, where "
                 f"{some(sorted(parts[0].keys() ^ other.keys()))} is not in all of them. Add or remove class folders"
             )
-    classes: Classes = {}
-    counts = {}
-    for name in sorted({*parts[0], *parts[1], *parts[2]}):
-        files = [part.get(name, []) for part in parts]
-        classes[name] = [file for of_part in files for file in of_part]
-        counts[name] = (len(files[0]), len(files[1]), len(files[2]))
-    return FolderListing(classes, counts, tuple(notes), tests_validation=test is None)
+    names = sorted({*parts[0], *parts[1], *parts[2]})
+    classes = {name: tuple(part.get(name, []) for part in parts) for name in names}
+    return FolderListing(classes, True, tuple(notes), tests_validation=test is None)
 
 
 class _Walk:

@@ -53,7 +53,7 @@ def _look_at_folder(folder: Path, image_size: tuple[int, int] | None, gray: bool
         common_shape(findings.headers, image_size, gray, refuse=problems.append)
     findings.problems = list(dict.fromkeys(f"training refuses this folder: {problem}" for problem in problems))
     findings.notes = [*listed.notes]
-    if listed.counts is None:
+    if not listed.has_parts:
         test = f"images:PATH uses {100 * TEST_SHARE:.0f} % of each class for the test, always the same images"
         findings.notes.append(f"the folder is not split: {test}; `images prepare` has --split and --seed")
         findings.problems += _too_small(listed)
@@ -71,7 +71,7 @@ def _counts(labels: np.ndarray, parts: np.ndarray, classes: int) -> np.ndarray:
 def _too_small(listed: FolderListing) -> list[str]:
     """Return a line about the classes that `images prepare` cannot split as it does by default."""
     shares, small = parse_shares(DEFAULT_SHARES), []
-    for name, files in listed.classes.items():
+    for name, (files,) in listed.classes.items():
         try:
             shares.of_class(name, len(files))
         except UserError:

@@ -4,8 +4,7 @@ The seed determines the order of the rows. All cores then read the images in thi
 at a time, and a file name and two numbers per image.
 """
 
-import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO
@@ -27,22 +26,15 @@ class Settings:
     """Settings of a prepared file.
 
     Attributes:
-        size: (width, height) in pixels, to which all are resized (bilinear, without keeping proportions).
+        image_shape: (height, width, channels), to which all are converted (bilinear, without keeping proportions).
         shares: of training, validation and test; None: as the folder is split, or DEFAULT_SHARES.
     """
 
-    size: tuple[int, int]
-    gray: bool
+    image_shape: tuple[int, int, int]
     pixels: PixelType
     shares: Shares | None
     seed: int
     skip_broken: bool
-
-    @property
-    def image_shape(self) -> tuple[int, int, int]:
-        """(height, width, channels)."""
-        width, height = self.size
-        return height, width, 1 if self.gray else 3
 
 
 @dataclass(frozen=True)
@@ -71,12 +63,12 @@ def prepare(folder: Path, file: Path, settings: Settings) -> Preparation:
     if file.exists():
         raise UserError(f"the file already exists and is not overwritten. Received: {file}. Name a new one")
     listing = list_folder(folder)
-    if listing.counts and settings.shares:
+    if listing.has_parts and settings.shares:
         raise UserError(
             f"the folder is already split, into folders for training and others. Received: --split "
             f"{settings.shares.text}, {folder}. Leave --split out"
         )
-    with _whole_file(file) as output:
+    with atomic_file(file) as temporary, temporary.open("wb") as output:
         made = _write(output, folder, listing, settings)
         if broken := made.skipped:
             if not settings.skip_broken:
@@ -88,17 +80,6 @@ def prepare(folder: Path, file: Path, settings: Settings) -> Preparation:
                 raise _broken_files(made.skipped, listing)
             made = replace(made, skipped=broken)
     return made
-
-
-@contextlib.contextmanager
-def _whole_file(path: Path) -> Iterator[IO[bytes]]:
-    """Yield a temporary file that is renamed to `path` at the end, or removed after an error."""
-    try:
-        with atomic_file(path) as temporary, temporary.open("wb") as file:
-            yield file
-    except OSError as error:
-        error.filename = error.filename or str(path)  # a failed write does not name the file
-        raise
 
 
 def _write(
@@ -116,7 +97,7 @@ def _write(
         training_samples=training,
         validation_samples=validation,
         test_samples=test,
-        split="folders" if listing.counts else shares.text,
+        split="folders" if listing.has_parts else shares.text,
         seed=settings.seed,
         source=folder.name,
         skipped_files=skipped,
@@ -129,7 +110,7 @@ def _write(
 
 
 def _broken_files(broken: Sequence[tuple[str, str]], listing: FolderListing) -> UserError:
-    files = len({file for files in listing.classes.values() for file in files})
+    files = len({file for parts in listing.classes.values() for part in parts for file in part})
     first = some([f"{name} ({reason})" for name, reason in broken], joint="; ")
     return UserError(
         f"{len(broken):,} of {files:,} image files are broken. Received: {first}. Convert, replace or remove them, or "

@@ -145,7 +145,7 @@ def load_prepared(path: Path, *, name: str) -> Dataset:
         class_names=description.class_names,
         mean=description.mean,
         standard_deviation=description.standard_deviation,
-        validation_samples=description.validation_samples or None,
+        validation_samples=description.validation_samples,
     )
 
 

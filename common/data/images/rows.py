@@ -24,12 +24,10 @@ _CLASS_STREAM, _ORDER_STREAM = 0, 1
 
 @dataclass(frozen=True)
 class Shares:
-    """Shares of training, validation and test, which add up to 1; `text` in percent, such as 85/2/13."""
+    """Shares of the PARTS, which add up to 1; `text` in percent, such as 85/2/13."""
 
     text: str
-    training: Fraction
-    validation: Fraction
-    test: Fraction
+    of_parts: Sequence[Fraction]
 
     def of_class(self, name: str, count: int) -> tuple[int, int, int]:
         """Return the number of images of a class per part: rounded shares; training gets the remainder.
@@ -37,9 +35,9 @@ class Shares:
         Raises:
             UserError: a part with a share above 0 gets none.
         """
-        validation, test = (int(share * count + Fraction(1, 2)) for share in (self.validation, self.test))
+        _, validation, test = (int(share * count + Fraction(1, 2)) for share in self.of_parts)
         counts = count - validation - test, validation, test
-        for part, share, images in zip(PARTS, (self.training, self.validation, self.test), counts, strict=True):
+        for part, share, images in zip(PARTS, self.of_parts, counts, strict=True):
             if share > 0 and images < 1:
                 raise UserError(
                     f"a class has too few images for the split: none remains for {part}. Received: class {name} with "
@@ -66,7 +64,7 @@ def parse_shares(text: str) -> Shares:
             f"training and test need images, because the trainers end with a test. Received: --split {text}. Give more "
             "than 0 to both; validation may have 0"
         )
-    return Shares(text, *shares)
+    return Shares(text, shares)
 
 
 @dataclass(frozen=True)
@@ -156,16 +154,17 @@ def _rows(
         arrange: puts the images of a part, by its number, into their order: (2, images) class numbers and numbers.
     """
     parts: list[list[np.ndarray]] = [[np.zeros((2, 0), np.int64)] for _ in PARTS]
-    for label, (name, files) in enumerate(listing.classes.items()):
-        if listing.counts:
-            numbers: Sequence[np.ndarray] = np.split(np.arange(len(files)), np.cumsum(listing.counts[name])[:2])
+    files = {name: [file for part in of_class for file in part] for name, of_class in listing.classes.items()}
+    for label, (name, of_class) in enumerate(listing.classes.items()):
+        if listing.has_parts:
+            ends = np.cumsum([len(part) for part in of_class])
+            numbers: Sequence[np.ndarray] = np.split(np.arange(ends[-1]), ends[:2])
         else:
-            numbers = split(label, name, len(files))
+            numbers = split(label, name, len(files[name]))
         for part, of_part in zip(parts, numbers, strict=True):
             part.append(np.stack([np.full(len(of_part), label), of_part]))
     arranged = [arrange(number, np.concatenate(part, axis=1)) for number, part in enumerate(parts)]
     training, validation, test = (part.shape[1] for part in arranged)
     whole = np.concatenate(arranged, axis=1)
-    names, files_of_classes = tuple(listing.classes), tuple(listing.classes.values())
     counts = training, validation, test
-    return Rows(folder, names, files_of_classes, whole[0], whole[1], counts, listing.tests_validation)
+    return Rows(folder, tuple(files), tuple(files.values()), whole[0], whole[1], counts, listing.tests_validation)

@@ -79,17 +79,11 @@ def class_of(index: int) -> str:
     return CLASS_NAMES[index % len(CLASS_NAMES)]
 
 
-def draw_shape(index: int, *, seed: int, size: tuple[int, int]) -> Image.Image:
-    """Return an image of `class_of(index)`, the same for the same seed, index and size.
-
-    Args:
-        size: (width, height) in pixels.
-
-    Returns:
-        An 8-bit gray image.
-    """
+def draw_shape(index: int, *, seed: int, image_size: tuple[int, int]) -> Image.Image:
+    """Return an 8-bit gray image of `class_of(index)`, the same for the same seed, index and (height, width)."""
     random = np.random.default_rng(np.random.SeedSequence([seed, index]))
-    width, height = size
+    height, width = image_size
+    size = width, height
     background = random.uniform(110, 200)
     shade = background - random.uniform(*CONTRAST)
     # Uneven light: a few random values, interpolated over the image.
@@ -103,7 +97,7 @@ def draw_shape(index: int, *, seed: int, size: tuple[int, int]) -> Image.Image:
         corner, extent = random.uniform(0, 1, 2) * size, random.uniform(0.03, 0.12, 2) * min(size)
         pen.ellipse([*corner, *(corner + extent)], fill=int(random.uniform(40, 215)))
     radius = random.uniform(*RADIUS) * min(size)
-    middle = random.uniform(radius, np.array([width, height]) - radius)
+    middle = random.uniform(radius, np.array(size) - radius)
     outline = SHAPES[class_of(index)] * [1, random.uniform(*STRETCH)] @ _rotation(random.uniform(-TURN, TURN))
     pen.polygon([tuple(point) for point in middle + radius * outline], fill=int(np.clip(shade, 0, 255)))
     picture = picture.filter(ImageFilter.BoxBlur(min(size) / 200))
@@ -116,13 +110,13 @@ def _rotation(angle: float) -> np.ndarray:
     return np.array([[cosine, -sine], [sine, cosine]])
 
 
-def draw_folder(folder: Path, *, images: int, size: tuple[int, int], seed: int) -> None:
+def draw_folder(folder: Path, *, images: int, image_size: tuple[int, int], seed: int) -> None:
     """Write PNG files into nine class folders; the folder appears when all are written.
 
     Args:
         folder: must not exist.
-        size: (width, height) in pixels.
-        seed: any integer >= 0; determines the files with `images` and `size`.
+        image_size: (height, width) in pixels.
+        seed: any integer >= 0; determines the files with `images` and `image_size`.
 
     Raises:
         UserError: the folder exists, or there are too few images or pixels.
@@ -134,9 +128,9 @@ def draw_folder(folder: Path, *, images: int, size: tuple[int, int], seed: int) 
             f"each of the {len(CLASS_NAMES)} classes needs an image. Received: --images {images}. "
             f"Give {len(CLASS_NAMES)} or more"
         )
-    if min(size) < LEAST_SIDE:
+    if min(image_size) < LEAST_SIDE:
         raise UserError(
-            f"the images are too small to show a shape. Received: --image-size {size[1]}x{size[0]}. "
+            f"the images are too small to show a shape. Received: --image-size {image_size[0]}x{image_size[1]}. "
             f"Give {LEAST_SIDE} pixels or more for each side"
         )
     if folder.exists():
@@ -144,7 +138,8 @@ def draw_folder(folder: Path, *, images: int, size: tuple[int, int], seed: int) 
     with atomic_folder(folder) as unfinished:
         for name in CLASS_NAMES:
             (unfinished / name).mkdir()
-        draw = functools.partial(_draw_file, folder=unfinished, digits=len(str(images - 1)), seed=seed, size=size)
+        digits = len(str(images - 1))
+        draw = functools.partial(_draw_file, folder=unfinished, digits=digits, seed=seed, image_size=image_size)
         drawn = in_order(draw, range(images), processes=True)
         announce(f"drawing {images:,} images into {folder}")
         with images_bar(images, doing="drawing") as bar:
@@ -152,6 +147,6 @@ def draw_folder(folder: Path, *, images: int, size: tuple[int, int], seed: int) 
                 bar.update()
 
 
-def _draw_file(index: int, *, folder: Path, digits: int, seed: int, size: tuple[int, int]) -> None:
+def _draw_file(index: int, *, folder: Path, digits: int, seed: int, image_size: tuple[int, int]) -> None:
     path = folder / class_of(index) / f"{index:0{digits}d}.png"
-    draw_shape(index, seed=seed, size=size).save(path, compress_level=FAST_COMPRESSION)
+    draw_shape(index, seed=seed, image_size=image_size).save(path, compress_level=FAST_COMPRESSION)

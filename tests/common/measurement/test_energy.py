@@ -3,14 +3,8 @@
 from dataclasses import asdict, replace
 
 import numpy as np
-import pytest
 
-from common.errors import UserError
-from common.measurement.energy import (
-    energy_record,
-    normalized,
-    sampled_energy,
-)
+from common.measurement.energy import energy_record
 from common.measurement.power_trace import PowerTrace, Series
 
 PHASES = ["idle_before", "idle_before", "startup", "training", "validation", "training", "test", "idle_after"]
@@ -40,11 +34,6 @@ def record(*traces, used=("gpu0",)):
 def values(made, name):
     """Return an attribute of each device of a record."""
     return [getattr(device, name) for device in made.devices]
-
-
-def test_sampled_energy_is_interval_times_sum():
-    watts = np.array([[100.0, 16.0], [120.0, 16.0], [140.0, 17.0]])
-    assert sampled_energy(watts, interval_seconds=0.5).tolist() == [180, 24.5]
 
 
 def test_the_record_of_a_host_by_hand():
@@ -109,11 +98,3 @@ def test_hosts_are_summed_and_the_slowest_one_determines_the_time():
     assert (made.used_devices.joules, made.used_devices.edp_joule_seconds) == (2650, 46 * 2650)
     # Idle time is by each host's own clock.
     assert made.devices[3].joules_above_idle == 250 - (5 + 6) / 2 * 46
-
-
-def test_values_are_divided_by_the_base():
-    cells = {"1 GPU": 4.0, "2 GPUs": 3.0, "nothing": 0.0}
-    assert normalized(cells, base="1 GPU") == {"1 GPU": 1, "2 GPUs": 0.75, "nothing": 0}
-    for base in ("CPU", "nothing"):
-        with pytest.raises(UserError, match=rf"Received: {base}\. Choose one of 1 GPU, 2 GPUs, nothing"):
-            normalized(cells, base=base)

@@ -3,8 +3,10 @@
 import os
 import subprocess
 import sys
+import time
 from contextlib import contextmanager
 from dataclasses import replace
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -96,11 +98,25 @@ def test_ranks_with_the_same_command_line_are_of_the_run():
     assert all(str(rank.pid) in text for rank in ranks for text in shown)
 
 
-def test_the_share_of_a_core_by_hand():
-    share = isolation._share
-    assert share(3.0, before=(1.0, "make"), age=100.0, between=4.0) == 0.5
-    assert share(3.0, before=None, age=4.0, between=8.0) == 0.75
-    assert share(0.1, before=None, age=0.1, between=8.0) is None
+class Seen:
+    """A process as psutil shows it."""
+
+    def __init__(self, pid, name, percent, *, seconds, age=100.0):
+        times = SimpleNamespace(user=seconds / 2, system=seconds / 2)
+        self.pid = pid
+        self.info = {"cpu_percent": percent, "cpu_times": times, "create_time": time.time() - age, "name": name}
+
+
+def test_the_share_of_a_core_by_hand(monkeypatch):
+    """Of a process that was there at the first look, psutil counts it; of a new one it is of its age."""
+    old, new, just_started = (
+        Seen(1, "make", 50.0, seconds=90.0),
+        Seen(2, "cc", 0.0, seconds=30.0, age=40.0),
+        Seen(3, "ld", 0.0, seconds=0.1, age=0.1),
+    )
+    monkeypatch.setattr(isolation.psutil, "process_iter", lambda names: [old, new, just_started])
+    monkeypatch.setattr(isolation, "_own_processes", set)
+    assert other_processes((0.0, {old})) == ["cc, 75 % of a core", "make, 50 % of a core"]
 
 
 @pytest.mark.parametrize(("counts", "total"), [(["3\n", "4\n"], 7), (["3\n", "many\n"], None), ([], None)])

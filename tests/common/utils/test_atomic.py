@@ -88,10 +88,14 @@ def test_the_folder_of_a_killed_process_is_removed_and_that_of_a_living_one_is_n
 
 
 @pytest.mark.parametrize(
-    ("make", "number", "remedy"),
-    [(atomic_file, errno.ENOSPC, "Free some space"), (atomic_folder, errno.EROFS, "Name a folder that can be written")],
+    ("make", "number", "is_named", "remedy"),
+    [
+        (atomic_file, errno.ENOSPC, True, "Free some space"),
+        (atomic_file, errno.ENOSPC, False, "Free some space"),  # as a failed write is
+        (atomic_folder, errno.EROFS, True, "Name a folder that can be written"),
+    ],
 )
-def test_an_error_names_the_file_that_users_know(make, number, remedy, tmp_path):
+def test_an_error_names_the_file_that_users_know(make, number, is_named, remedy, tmp_path):
     with pytest.raises(UserError) as error, user_errors("writing"), make(tmp_path / "weights") as temporary:
-        raise OSError(number, os.strerror(number), str(temporary))
+        raise OSError(number, os.strerror(number), str(temporary) if is_named else None)
     assert f"Received: {tmp_path}/weights. {remedy}" in str(error.value)

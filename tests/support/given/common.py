@@ -20,7 +20,7 @@ def pets(folder):
 def prepared(folder):
     """Prepare them, as the file `made`."""
     settings = Settings(
-        size=(6, 4), gray=True, pixels="uint8", shares=parse_shares("85/2/13"), seed=1, skip_broken=False
+        image_shape=(4, 6, 1), pixels="uint8", shares=parse_shares("85/2/13"), seed=1, skip_broken=False
     )
     prepare(folder / "pets", folder / "made", settings)
 

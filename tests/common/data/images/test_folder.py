@@ -90,7 +90,7 @@ def test_folders_for_training_validation_and_test_are_used_as_their_names_say(va
     own = validated if validation else []
     assert dataset.train.images[:, 0, 0, 0].tolist() == training + own
     assert dataset.train.labels.tolist() == [value // 100 for value in training + own]
-    assert dataset.validation_samples == (len(own) or None)
+    assert dataset.validation_samples == len(own)
     assert dataset.test.images[:, 0, 0, 0].tolist() == (tested if test else validated)
     assert dataset.mean == pytest.approx([np.mean(training) / 255] * 3), "of training images alone"
     notes = ["left out of the folder of images, next to training, validation and test: 1, such as labels.csv"]

@@ -157,7 +157,7 @@ def test_sizes_and_formats_are_those_of_the_files(seen):
 
 def counts_of(dataset):
     """Return images of (class, part) as training has them."""
-    own = len(dataset.train) - (dataset.validation_samples or 0)
+    own = len(dataset.train) - dataset.validation_samples
     labels = dataset.train.labels[:own], dataset.train.labels[own:], dataset.test.labels
     return np.stack([np.bincount(part, minlength=len(dataset.class_names)) for part in labels], axis=1).tolist()
 
@@ -247,7 +247,7 @@ def test_a_prepared_file_is_looked_at_as_it_is(pixels, tmp_path):
     for part, count in (("train", 70), ("val", 2), ("test", 11)):
         for number in range(2 * count):
             write_noise(tmp_path / f"pets/{part}/{'ab'[number % 2]}/{number:03d}.png", number=len(part) * 1000 + number)
-    settings = Settings(size=(6, 4), gray=False, pixels=pixels, shares=None, seed=1, skip_broken=False)
+    settings = Settings(image_shape=(4, 6, 3), pixels=pixels, shares=None, seed=1, skip_broken=False)
     prepare(tmp_path / "pets", tmp_path / "good", settings)
     good = look_at(tmp_path / "good")
     assert good.flags() == [] and good.summary().endswith(f"; 4x6 pixels (height x width), {pixels}")

@@ -43,7 +43,7 @@ def folder(tmp_path):
 
 def make(folder, name="made", **changes):
     """Prepare a folder and return the file."""
-    settings = {"size": (6, 4), "gray": True, "pixels": "uint8", "shares": parse_shares("85/2/13"), "seed": 1}
+    settings = {"image_shape": (4, 6, 1), "pixels": "uint8", "shares": parse_shares("85/2/13"), "seed": 1}
     prepare(folder, folder.parent / name, Settings(**{**settings, "skip_broken": False, **changes}))
     return folder.parent / name
 
@@ -103,10 +103,10 @@ def test_images_are_resized_and_made_gray_as_a_folder_is_read(tmp_path):
         path = tmp_path / f"pets/{name}/{number}.jpg"
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(random.integers(0, 256, (20 + number, 31, 3), dtype=np.uint8)).save(path)
-    for gray, channels in ((True, 1), (False, 3)):
-        file = make(tmp_path / "pets", f"made{channels}", gray=gray, size=(9, 7), shares=parse_shares("67/0/33"))
+    for channels in (1, 3):
+        file = make(tmp_path / "pets", f"made{channels}", image_shape=(7, 9, channels), shares=parse_shares("67/0/33"))
         dataset = load_dataset(f"prepared:{file}")
-        assert dataset.image_shape == (7, 9, channels) and dataset.validation_samples is None
+        assert dataset.image_shape == (7, 9, channels) and dataset.validation_samples == 0
         images = {image.tobytes() for split in (dataset.train, dataset.test) for image in split.images}
         expected = [read_image(path, shape=(7, 9, channels)).pixels for path in (tmp_path / "pets").rglob("*.jpg")]
         assert images == {np.asarray(image).tobytes() for image in expected} and len(images) == 6

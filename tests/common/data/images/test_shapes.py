@@ -9,7 +9,7 @@ from common.data.images import shapes
 from common.data.images.shapes import CLASS_NAMES, SHAPES, class_of, draw_folder, draw_shape
 from common.utils import workers
 
-SIZE = (24, 18)
+SIZE = (18, 24)  # height, width
 
 
 def contents(folder):
@@ -17,13 +17,13 @@ def contents(folder):
 
 
 def pixels(index, *, seed=1):
-    return np.asarray(draw_shape(index, seed=seed, size=SIZE))
+    return np.asarray(draw_shape(index, seed=seed, image_size=SIZE))
 
 
 def test_files_depend_on_the_seed_and_not_on_the_number_of_workers(tmp_path, monkeypatch, capsys):
     for name, seed, cores in (("one", 1, 1), ("two", 1, 2), ("other", 2, 1)):
         monkeypatch.setattr(workers, "usable_cores", lambda cores=cores: cores)
-        size = "x".join(map(str, reversed(SIZE)))
+        size = "x".join(map(str, SIZE))
         arguments = ["--images", "11", "--image-size", size, "--seed", str(seed)]
         assert main(["images", "draw", str(tmp_path / name), *arguments]) == 0
         assert "drew 11 images in" in capsys.readouterr().out
@@ -35,7 +35,7 @@ def test_files_depend_on_the_seed_and_not_on_the_number_of_workers(tmp_path, mon
         index = int(path.stem)
         assert path.parent.name == class_of(index)
         with Image.open(path) as picture:
-            assert picture.mode == "L" and picture.size == SIZE
+            assert picture.mode == "L" and picture.size == SIZE[::-1]
             np.testing.assert_array_equal(np.asarray(picture), pixels(index))
     counts = {folder.name: len(list(folder.iterdir())) for folder in (tmp_path / "one").iterdir()}
     assert set(counts) == set(CLASS_NAMES) and sorted(counts.values()) == [1] * 7 + [2] * 2
@@ -59,7 +59,7 @@ def test_each_shape_is_in_its_image_with_an_area_of_its_own(monkeypatch):
     for index, outline in enumerate(SHAPES.values()):
         x, y = outline.T
         areas.append(abs(x @ np.roll(y, -1) - y @ np.roll(x, -1)) / 2)  # the shoelace formula
-        picture = np.asarray(draw_shape(index, seed=1, size=(600, 500))).astype(int)
+        picture = np.asarray(draw_shape(index, seed=1, image_size=(500, 600))).astype(int)
         assert (picture < picture.max() - 30).sum() == pytest.approx(areas[-1] * 150**2, rel=0.04)
     assert len({round(area, 4) for area in areas}) == 9 and areas[CLASS_NAMES.index("square")] == pytest.approx(2)
 
@@ -71,5 +71,5 @@ def test_an_interruption_leaves_no_files(tmp_path, monkeypatch):
 
     monkeypatch.setattr(shapes, "in_order", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        draw_folder(tmp_path / "made", images=18, size=SIZE, seed=1)
+        draw_folder(tmp_path / "made", images=18, image_size=SIZE, seed=1)
     assert list(tmp_path.iterdir()) == []

@@ -2,10 +2,10 @@
 
 import pytest
 
-from common.model.memory import training_bytes
 from common.model.partition import cut_into_stages
 from common.model.specs import model_spec
 from common.model.split import split_layers
+from common.pipeline.forecast import training_bytes
 
 MLP = model_spec("mlp", input_shape=(1, 28, 28), outputs=10)
 DEEP = model_spec("deep:8x1024", input_shape=(1, 28, 28), outputs=10)
