@@ -47,15 +47,10 @@ FAILURES = (
 
 @dataclass(frozen=True)
 class Programs:
-    """Programs run for an environment.
+    """Programs run for an environment."""
 
-    Attributes:
-        environment: whose programs come first.
-        dry: print the commands, run none.
-    """
-
-    environment: Environment
-    dry: bool = False
+    environment: Environment  # whose programs come first
+    dry: bool = False  # print the commands, run none
 
     @property
     def log(self) -> Path:
