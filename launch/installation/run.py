@@ -23,15 +23,7 @@ Step = tuple[str, str, Callable[[], None]]
 
 
 class SetUp:
-    """The set-up of one environment.
-
-    Attributes:
-        environment: what is wanted.
-        node: with GPUs, for which it is wanted, if it is.
-        horovod: the Horovod that fits.
-        wheel: a built one, if one was found.
-        is_tried: in this environment, with these packages.
-    """
+    """The set-up of one environment: with the Horovod that fits, and its wheel if one is built already."""
 
     def __init__(self, environment: Environment, node: Node | None = None, *, dry: bool = False) -> None:
         """Look for what is there; nothing is made."""
@@ -43,7 +35,7 @@ class SetUp:
             folder = environment.wheels / "horovod"
             self.wheel = horovod_build.find_wheel(folder, self.horovod.key(), any_compiler=True)
         key = environment.stamp().get("horovod") if environment.has_frameworks() else None
-        self.is_tried = self.wheel is not None and self.wheel.parent.name == key
+        self.is_tried = self.wheel is not None and self.wheel.parent.name == key  # here, with these packages
 
     def run(self) -> None:
         """Run all steps; write the stamp at the very end. Steps that find their work done are quick."""
