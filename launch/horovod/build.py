@@ -46,6 +46,7 @@ ARCH_FLAGS = ("f16c", "avx", "fma")  # what Horovod uses of a processor
 GIGABYTES_PER_COMPILER = 2.0
 TRIAL_SECONDS = 300  # a GPU whose driver hangs never answers
 LAST_LINES = 20
+CACHE = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "horovod-twins", "wheels")
 # A job's, which would lead mpirun to other hosts, and those of packages that are not this environment's.
 LEFT_OUT = ("PYTHONPATH", "PYTHONHOME", "SLURM_", "PMI_", "PMIX_", "HOROVOD_")
 
@@ -56,25 +57,15 @@ class BuildError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Build:
-    """What a wheel is built for.
-
-    Attributes:
-        frameworks: of FRAMEWORKS.
-        against: package -> version of what it is compiled against: the frameworks, Open MPI, NCCL.
-        cuda: CUDA's major version; None: for the CPU.
-        cuda_home: the folder of CUDA's compiler.
-        nvcc: its release, such as "12.9".
-        capabilities: compute capabilities of the GPUs, such as ("8.0", "9.0").
-        arch: the compiler's flags for the processor.
-    """
+    """What a wheel is built for."""
 
     frameworks: tuple[str, ...]
-    against: Mapping[str, str]
-    cuda: int | None = None
-    cuda_home: Path | None = None
-    nvcc: str = NONE
-    capabilities: tuple[str, ...] = ()
-    arch: str = field(default_factory=lambda: arch_flags())
+    against: Mapping[str, str]  # package -> version of the frameworks, Open MPI, NCCL
+    cuda: int | None = None  # CUDA's major version; None: for the CPU
+    cuda_home: Path | None = None  # where CUDA's compiler is
+    nvcc: str = NONE  # its release, such as "12.9"
+    capabilities: tuple[str, ...] = ()  # compute capabilities of the GPUs, such as ("8.0", "9.0")
+    arch: str = field(default_factory=lambda: arch_flags())  # the C++ compiler's flags for the processor
 
     def key(self) -> str:
         """Return the name of the cache's folder: all that the compiled code depends on.
@@ -146,15 +137,10 @@ def arch_flags() -> str:
     return os.environ.get("HOROVOD_BUILD_ARCH_FLAGS", found)
 
 
-def compiler() -> str | None:
-    """Return the C++ compiler that CMake will take, or None."""
-    named = os.environ.get("CXX")
-    return next(filter(None, map(shutil.which, [named] if named else ["c++", "g++", "clang++"])), None)
-
-
 def compiler_version() -> str:
-    """Return the compiler's version, `NONE` if there is none."""
-    program = compiler()
+    """Return the version of the C++ compiler that CMake will take, `NONE` if there is none."""
+    named = os.environ.get("CXX")
+    program = next(filter(None, map(shutil.which, [named] if named else ["c++", "g++", "clang++"])), None)
     if program is None:
         return NONE
     answer = subprocess.run([program, "-dumpfullversion", "-dumpversion"], capture_output=True, text=True, check=False)
@@ -163,7 +149,7 @@ def compiler_version() -> str:
 
 def check_tools() -> None:
     """Raise BuildError if nothing can be compiled here."""
-    if compiler() is None:
+    if compiler_version() == NONE:
         raise BuildError("a C++ compiler is needed to build Horovod. Install one (Debian, Ubuntu: apt-get install g++)")
     if shutil.which("make") is None:
         raise BuildError("`make` is needed to build Horovod. Install it (Debian, Ubuntu: apt-get install make)")
@@ -205,11 +191,6 @@ def link_libraries(cuda_home: Path) -> None:
             link.symlink_to(target)
 
 
-def default_cache() -> Path:
-    """Return the folder of this user's wheels."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "horovod-twins" / "wheels"
-
-
 def find_wheel(folder: Path, key: str, *, any_compiler: bool = False) -> Path | None:
     """Return the wheel kept in `folder` under this key, if there is one.
 
@@ -235,9 +216,11 @@ class Log:
             print("\n$", *command, file=log, flush=True)
             return subprocess.run(command, stdout=log, stderr=log, env=env, cwd=folder, check=False).returncode == 0
 
-    def last(self) -> str:
-        """Return what the last program printed."""
-        return self.path.read_text(encoding="utf-8", errors="replace").rpartition("\n$ ")[2].partition("\n")[2]
+    def explain(self) -> str:
+        """Print the last lines of what the last program printed; return the one that says best why it failed."""
+        text = self.path.read_text(encoding="utf-8", errors="replace").rpartition("\n$ ")[2].partition("\n")[2]
+        print(*text.splitlines()[-LAST_LINES:], sep="\n", file=sys.stderr)
+        return reason(text)
 
 
 def reason(output: str) -> str:
@@ -350,8 +333,7 @@ def try_kept(wheel: Path, frameworks: Sequence[str], *, nccl: bool) -> None:
     log = Log(packages().with_name(f"horovod-trial-{os.getpid()}.log"))
     try:
         if not tried(wheel, frameworks, log, nccl=nccl):
-            show(log)
-            why = f"the kept Horovod fails its trial: {reason(log.last())}"
+            why = f"the kept Horovod fails its trial: {log.explain()}"
             raise BuildError(f"{why}. Remove {wheel} and run the same again: it is built anew")
     finally:
         log.path.unlink()
@@ -361,17 +343,11 @@ def give_up(problem: str, remedy: str, work: Path, log: Log) -> NoReturn:
     """Keep the log, and the wheel if there is one, where no build looks for them; raise BuildError."""
     apart = work.parents[1] / "failed" / f"{work.name}-{datetime.now():%Y%m%d-%H%M%S}"
     apart.mkdir(parents=True, exist_ok=True)
-    show(log)
-    why = reason(log.last())
+    why = log.explain()
     for path in [log.path, *work.glob("horovod-*.whl")]:
         path.replace(apart / path.name)
     shutil.rmtree(work)
     raise BuildError(f"{problem}: {why}. See the log in {apart}, and {remedy}")
-
-
-def show(log: Log) -> None:
-    """Print the last lines of what a program printed."""
-    print(*log.last().splitlines()[-LAST_LINES:], sep="\n", file=sys.stderr)
 
 
 def installed() -> dict[str, str]:
@@ -398,9 +374,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--capabilities", nargs="+", default=["8.0", "9.0"], help="of the GPUs (default: 8.0 9.0)")
     parser.add_argument("--nccl", action="store_true", help="that wheel must have been built with NCCL")
     parser.add_argument("--against", nargs="+", metavar="NAME==VERSION", help="default: what is installed")
-    parser.add_argument(
-        "--cache", type=Path, default=default_cache(), help="where wheels are kept (default: %(default)s)"
-    )
+    parser.add_argument("--cache", type=Path, default=CACHE, help="where wheels are kept (default: %(default)s)")
     return parser.parse_args(arguments)
 
 

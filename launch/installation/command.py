@@ -21,10 +21,12 @@ from launch.installation.environment import (
     frameworks_of,
     in_order,
     locked,
+    pack,
     remembered,
+    require,
+    unpack,
 )
 from launch.installation.node import described_node, gpu_present, this_node
-from launch.installation.packed import pack, require, unpack
 from launch.installation.run import SetUp, check_all
 
 DESCRIPTION = "Set up .venv: packages, MPI, Horovod, the project."

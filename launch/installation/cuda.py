@@ -31,21 +31,13 @@ class Toolkit:
 
 @dataclass(frozen=True, kw_only=True)
 class Node:
-    """A node with NVIDIA GPUs, as far as it is known.
+    """A node with NVIDIA GPUs, as far as it is known."""
 
-    Attributes:
-        architecture: as `uname -m` prints it.
-        driver: its version, such as "580.126.09"; empty: unknown.
-        capabilities: compute capabilities of its GPUs, such as ("8.0", "9.0"); empty: unknown.
-        toolkits: whole CUDA toolkits that are installed there, the preferred first.
-        notes: what was found and passed over, in words.
-    """
-
-    architecture: str = "x86_64"
-    driver: str = ""
-    capabilities: tuple[str, ...] = ()
-    toolkits: tuple[Toolkit, ...] = ()
-    notes: tuple[str, ...] = ()
+    architecture: str = "x86_64"  # as `uname -m` prints it
+    driver: str = ""  # its version, such as "580.126.09"; empty: unknown
+    capabilities: tuple[str, ...] = ()  # compute capabilities of its GPUs, such as ("8.0", "9.0"); empty: unknown
+    toolkits: tuple[Toolkit, ...] = ()  # whole CUDA toolkits that are installed there, the preferred first
+    notes: tuple[str, ...] = ()  # what was found and passed over, in words
 
     def toolkit(self, cuda: int) -> Toolkit | None:
         """Return the toolkit to compile with for a CUDA major; None: that of pip, of the release of PyTorch's CUDA 13.
@@ -62,15 +54,13 @@ class Node:
 class Build:
     """A framework's published build for one major version of CUDA.
 
-    Attributes:
-        oldest, newest: compute capabilities that it has code for; no newest: it also has code that drivers translate
-            for later ones. From the build's own list (`torch._C._cuda_getArchFlags`, `tf.sysconfig.get_build_info`).
-        architectures: processors that there are wheels for.
+    It has code for compute capabilities from `oldest` to `newest`; without, also code that drivers translate for later
+    ones. From the build's own list (`torch._C._cuda_getArchFlags`, `tf.sysconfig.get_build_info`).
     """
 
     oldest: str
     newest: str = "999.0"
-    architectures: tuple[str, ...] = ("x86_64",)
+    architectures: tuple[str, ...] = ("x86_64",)  # processors that there are wheels for
 
 
 # By framework and CUDA's major version.

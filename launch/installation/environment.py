@@ -31,30 +31,21 @@ from launch.installation import packages
 FRAMEWORKS = ("torch", "keras")
 NAMES = {"torch": "PyTorch", "keras": "TensorFlow"}
 HOROVODS_NAMES = {"torch": "torch", "keras": "tensorflow"}
+PACKED = "environments.json"  # in a folder of wheels
 ONLY, EACH = ".venv", (".venv-torch", ".venv-keras")  # folders of environments; beside EACH, ONLY is a link
 
 
 @dataclass(frozen=True, kw_only=True)
 class Environment:
-    """A virtual environment.
+    """A virtual environment: what is wanted in it."""
 
-    Attributes:
-        root: the clone.
-        folder: its name there.
-        frameworks: that are wanted.
-        cuda: CUDA's major version; None: for the CPU.
-        capabilities: compute capabilities that Horovod is compiled for.
-        dev: whether the tools for tests, lint and types are wanted.
-        wheels: a folder to install from, without a network.
-    """
-
-    root: Path
-    folder: str = ONLY
+    root: Path  # the clone
+    folder: str = ONLY  # its name there
     frameworks: tuple[str, ...] = FRAMEWORKS
-    cuda: int | None = None
-    capabilities: tuple[str, ...] = ()
-    dev: bool = False
-    wheels: Path | None = None
+    cuda: int | None = None  # CUDA's major version; None: for the CPU
+    capabilities: tuple[str, ...] = ()  # compute capabilities that Horovod is compiled for
+    dev: bool = False  # with the tools for tests, lint and types
+    wheels: Path | None = None  # a folder to install from, without a network
 
     @property
     def venv(self) -> Path:
@@ -243,6 +234,50 @@ def arrange(root: Path, environments: Sequence[Environment]) -> None:
         only.symlink_to(min([*there, environments[0].folder], key=EACH.index))
 
 
+def pack(folder: Path, environments: Sequence[Environment]) -> None:
+    """Write into a folder of wheels which environments it is for, unless for the CPU: that serves either framework."""
+    if any(environment.cuda for environment in environments):
+        keys = ("folder", "frameworks", "cuda", "capabilities")
+        content = [{key: getattr(environment, key) for key in keys} for environment in environments]
+        _write(folder / PACKED, content)
+
+
+def unpack(folder: Path, *, root: Path) -> tuple[Environment, ...]:
+    """Return the environments that a folder of wheels is for, in a clone; none: for the CPU.
+
+    Raises:
+        UserError: the list is damaged.
+    """
+    path = folder / PACKED
+    if not path.exists():
+        return ()
+    try:
+        return tuple(
+            Environment(
+                root=root,
+                folder=str(entry["folder"]),
+                frameworks=tuple(entry["frameworks"]),
+                cuda=int(entry["cuda"]),
+                capabilities=tuple(entry["capabilities"]),
+            )
+            for entry in parse_json(read_text(path))
+        )
+    except (OSError, ValueError, TypeError, KeyError):
+        raise UserError(
+            f"the list of environments is damaged. Received: {path}. Fill the folder again: make wheels"
+        ) from None
+
+
+def require(frameworks: Sequence[str], environments: Sequence[Environment], *, folder: Path) -> None:
+    """Raise UserError if a folder of wheels for these environments lacks a framework that is wanted."""
+    lacking = [NAMES[name] for name in in_order({*frameworks} - {*frameworks_of(environments)})]
+    if lacking:
+        raise UserError(
+            f"the folder of wheels lacks a framework. Received: {folder} without {' and '.join(lacking)}. Name what it "
+            "has, or fill another folder: make wheels GPU=1 WHEELS=DIR"
+        )
+
+
 def _read(path: Path) -> dict[str, Any]:
     """Return a small JSON file's content; empty if it is missing or no JSON."""
     try:
@@ -252,6 +287,6 @@ def _read(path: Path) -> dict[str, Any]:
     return content if isinstance(content, dict) else {}
 
 
-def _write(path: Path, content: dict[str, Any]) -> None:
+def _write(path: Path, content: Any) -> None:
     """Write a small JSON file in one step."""
     write_atomically(path, json.dumps(content, indent=1) + "\n")

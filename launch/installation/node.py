@@ -92,35 +92,29 @@ def find_toolkits(homes: Iterable[Path]) -> tuple[tuple[Toolkit, ...], tuple[str
     """Return the whole CUDA toolkits among folders, and what was passed over, in words."""
     toolkits, notes = [], []
     for home in dict.fromkeys(home.resolve() for home in homes):
+        nvcc = home / "bin" / "nvcc"
         try:
-            version, problem = _look_into(home)
+            if nvcc.exists():
+                toolkits.append(Toolkit(home=home, version=_version(home)))
         except OSError as error:  # no permission, say
-            version, problem = "", error.strerror or str(error)
-        if problem:
-            notes.append(f"passed over {home / 'bin' / 'nvcc'}: {problem}")
-        elif version:
-            toolkits.append(Toolkit(home=home, version=version))
+            notes.append(f"passed over {nvcc}: {error.strerror or error}")
     return tuple(toolkits), tuple(notes)
 
 
-def _look_into(home: Path) -> tuple[str, str]:
-    """Return the version of the toolkit in a folder, and what is wrong with it; both empty: none is there."""
-    nvcc = home / "bin" / "nvcc"
-    if not nvcc.exists():
-        return "", ""
-    version = nvcc_version(nvcc)
+def _version(home: Path) -> str:
+    """Return the release of the whole toolkit in a folder, such as "12.9".
+
+    Raises:
+        OSError: it is not whole, or may not be read.
+    """
+    version = "".join(re.findall(r"release (\d+\.\d+)", _ask(f"{home}/bin/nvcc", "--version"))[:1])
     if not version:
-        return "", "it does not tell its version"
+        raise OSError("it does not tell its version")
     if not any(list(home.glob(f"{folder}/cuda_runtime.h")) for folder in HEADERS):
-        return version, f"{version}, a script or half a toolkit, as there is no include/cuda_runtime.h"
+        raise OSError(f"{version}, a script or half a toolkit, as there is no include/cuda_runtime.h")
     if not any(list(home.glob(f"{folder}/libcudart.so*")) for folder in LIBRARIES):
-        return version, f"{version}, half a toolkit, as there is no libcudart.so"
-    return version, ""
-
-
-def nvcc_version(nvcc: Path) -> str:
-    """Return the release that an nvcc prints, such as "12.9"; empty if it does not."""
-    return "".join(re.findall(r"release (\d+\.\d+)", _ask(str(nvcc), "--version"))[:1])
+        raise OSError(f"{version}, half a toolkit, as there is no libcudart.so")
+    return version
 
 
 def described_node(reference: str) -> Node:

@@ -47,15 +47,10 @@ FAILURES = (
 
 @dataclass(frozen=True)
 class Programs:
-    """Programs run for an environment.
+    """Programs run for an environment."""
 
-    Attributes:
-        environment: whose programs come first.
-        dry: print the commands, run none.
-    """
-
-    environment: Environment
-    dry: bool = False
+    environment: Environment  # whose programs come first
+    dry: bool = False  # print the commands, run none
 
     @property
     def log(self) -> Path:
@@ -110,14 +105,17 @@ class Programs:
             self.environment.installing.unlink()
         return code == 0
 
-    def ask(self, *words: str, logged: bool = True) -> str:
-        """Return what a program prints, nothing in a dry run; raise UserError if it fails."""
+    def ask(self, *words: str) -> str:
+        """Return what a program prints, nothing in a dry run; raise UserError if it fails.
+
+        It is not logged, as settings of pip may hold passwords.
+        """
         if self.dry:
             return ""
         variables = environment_variables(self.environment.venv)
         done = subprocess.run(words, capture_output=True, text=True, env=variables, check=False)
         with self.log.open("a", encoding="utf-8") as log:
-            print(f"\n$ {' '.join(words)}\n{done.stdout if logged else ''}{done.stderr}", file=log)
+            print(f"\n$ {' '.join(words)}\n{done.stderr}", file=log)
         if done.returncode != 0:
             raise self.failure(done.stderr)
         return done.stdout

@@ -7,9 +7,18 @@ from pathlib import Path
 
 from common.errors import UserError
 from launch.horovod import build as horovod_build
-from launch.installation.environment import FRAMEWORKS, Environment, frameworks_of, in_order, locked, remembered
+from launch.installation.environment import (
+    FRAMEWORKS,
+    Environment,
+    frameworks_of,
+    in_order,
+    locked,
+    pack,
+    remembered,
+    require,
+    unpack,
+)
 from launch.installation.installer import Installer, groups_of
-from launch.installation.packed import pack, require, unpack
 from launch.installation.programs import Programs
 from launch.installation.run import SetUp
 from launch.offline.packing import BundledFile

@@ -76,7 +76,7 @@ def test_patches_make_what_git_makes_and_are_applied_once(patches, tmp_path):
         ("source/core.cc", "line 20\n", "line 20 \n", "core.cc is not the file"),  # far from all that is changed
         ("source/cmake/list.txt", "", None, "Received: no file"),
         ("patches/1.patch", "+three\n", "+four\n", "makes another file"),
-        ("patches/2.patch", " line 8\n", " line 7\n", "has other lines than the patch expects"),
+        ("patches/2.patch", " line 8\n", " line 7\n", "2.patch makes another file"),
         ("patches/2.patch", "index ", "index 12..34\n", "lacks full hashes"),
     ],
 )

@@ -14,9 +14,9 @@ from made_programs import add_script
 from made_set_up import MadeSetUp, made_node
 
 from common.errors import UserError
-from launch.installation import cuda, node, packed
+from launch.installation import cuda, node
 from launch.installation.cuda import Toolkit
-from launch.installation.environment import Environment, remembered
+from launch.installation.environment import PACKED, Environment, pack, remembered, unpack
 from launch.sites.site_files import read_launch_site, shipped_sites
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -44,6 +44,7 @@ def toolkit(home, version, *, headers="include", library=True):
 def test_only_whole_toolkits_that_may_be_read_are_taken(tmp_path, monkeypatch):
     whole = toolkit(tmp_path / "cuda-12.9", "12.9")
     (tmp_path / "cuda").symlink_to(whole)
+    add_script(whole / "bin" / "nvcc", r"printf '\377 release 12.9, V12.9.88'")
     of_conda = toolkit(tmp_path / "conda", "12.8", headers="targets/x86_64-linux/include")
     script = toolkit(tmp_path / "wrapper", "13.0", headers="", library=False)
     half = toolkit(tmp_path / "half", "12.8", library=False)
@@ -69,8 +70,6 @@ def test_the_driver_and_the_gpus_are_asked_whatever_bytes_they_print(tmp_path, m
     add_script(tmp_path / "nvidia-smi", r"printf '580.95.05, 9.0\n\377\n580.95.05, 8.0\n'")
     there = node.this_node()
     assert (there.driver, there.capabilities) == ("580.95.05", ("8.0", "9.0"))
-    add_script(tmp_path / "nvcc", r"printf '\377 release 12.9, V12.9.88'")
-    assert node.nvcc_version(tmp_path / "nvcc") == "12.9"
     for text in ("[N/A], 9.0", "ERR!, 9.0", ", 9.0"):
         add_script(tmp_path / "nvidia-smi", f"echo '{text}'")
         with pytest.raises(UserError, match="does not tell its version"):
@@ -232,16 +231,16 @@ def test_what_a_removal_leaves_after_an_interruption_is_not_used(set_up, monkeyp
 def test_a_folder_of_wheels_decides_as_it_was_packed(set_up, tmp_path, capsys):
     wheels = tmp_path / "wheels"
     wheels.mkdir()
-    packed.pack(wheels, [Environment(root=set_up.root)])
-    assert packed.unpack(wheels, root=set_up.root) == (), "for the CPU"
-    packed.pack(wheels, APART)
+    pack(wheels, [Environment(root=set_up.root)])
+    assert unpack(wheels, root=set_up.root) == (), "for the CPU"
+    pack(wheels, APART)
     for driver, code, words in (("550.54.15", 2, "CUDA 13 needs driver 580"), ("580.95.05", 0, "")):
         set_up.there = made_node(driver=driver, capabilities=("12.0",), toolkits=())  # nothing is compiled
         assert set_up("--dry-run", "--wheels", str(wheels)) == code
         assert words in capsys.readouterr().err
-    packed.pack(wheels, APART[:1])
+    pack(wheels, APART[:1])
     assert set_up("--wheels", str(wheels), "--need", "keras") == 2
     assert "lacks a framework" in capsys.readouterr().err
-    (wheels / packed.NAME).write_text('[{"folder": 1}]')
+    (wheels / PACKED).write_text('[{"folder": 1}]')
     assert set_up("--wheels", str(wheels)) == 2
     assert "is damaged" in capsys.readouterr().err

@@ -28,8 +28,7 @@ from common.run_folder import revision
 from common.utils import cache_folder as cache
 from launch import __main__ as launch_program
 from launch.horovod import build as horovod_build
-from launch.installation import packed
-from launch.installation.environment import Environment, remembered
+from launch.installation.environment import PACKED, Environment, pack, remembered
 from launch.offline import bundle as bundle_format
 from launch.offline import stage, unstage
 
@@ -299,7 +298,7 @@ def test_a_folder_of_wheels_is_packed_if_it_is_complete(gpu, project, tmp_path, 
     (wheels / "horovod" / "key").mkdir(parents=True)
     out, words = tmp_path / "bundle", ["--frameworks", "torch", "--wheels", wheels, *(["--gpu"] if gpu else [])]
     if gpu:  # PyTorch's build names the packages of CUDA; Horovod is compiled there
-        packed.pack(wheels, [Environment(root=ROOT, frameworks=("torch",), cuda=13, capabilities=("9.0",))])
+        pack(wheels, [Environment(root=ROOT, frameworks=("torch",), cuda=13, capabilities=("9.0",))])
         of_torch = [name for name in wheel_names("torch-cuda13") if name.startswith("torch-")]
         horovod = horovod_build.SDIST
     else:
@@ -317,7 +316,7 @@ def test_a_folder_of_wheels_is_packed_if_it_is_complete(gpu, project, tmp_path, 
     run_launch("stage", "-o", out, *words)
     assert ("no Horovod for torch alone was built here" in capsys.readouterr().out) == gpu
     assert bundle_format.read_manifest(out)["setup"] == {"wheels": "all", "frameworks": ["torch"], "gpu": gpu}
-    assert (out / "wheels" / packed.NAME).is_file() == gpu
+    assert (out / "wheels" / PACKED).is_file() == gpu
 
 
 # Damage
