@@ -4,7 +4,6 @@
 """
 
 import itertools
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -57,7 +56,7 @@ def build_contestant(name: str, task: Task, comm: Communicator, times: ExchangeT
     if name == "np2_mpi":
         strategy: Strategy = _BareMpi(task, comm=comm, device=device, times=times)
     elif name == "np2":
-        strategy = _NotedAllReduce(task, comm=comm, device=device)
+        strategy = AllReduce(task, comm=comm, device=device, meter=_GraphTimes())
     else:  # the times of np2_each overlap
         strategy = build_strategy(task, comm=comm, device=device)
     batches = trial_of(strategy, learning_rates=constant_rates(task)).batches
@@ -66,7 +65,7 @@ def build_contestant(name: str, task: Task, comm: Communicator, times: ExchangeT
     if name != "np2_mpi":  # without Horovod
         strategy.broadcast(from_checkpoint=False)
     train = trained_epochs(strategy, batches)
-    return strategy.meter.of_each_epoch(train, times) if isinstance(strategy, _NotedAllReduce) else train
+    return strategy.meter.of_each_epoch(train, times) if isinstance(strategy.meter, _GraphTimes) else train
 
 
 class _BareMpi(Strategy):
@@ -114,16 +113,6 @@ class _GraphTimes(ExchangeMeter):
         return train_and_note
 
 
-class _NotedAllReduce(AllReduce):
-    """All-reduce, with the times of each exchange."""
-
-    meter: _GraphTimes
-
-    def __init__(self, task: Task, *, comm: Communicator, device: str) -> None:
-        super().__init__(task, comm=comm, device=device)
-        self.meter = _GraphTimes()
-
-
 def bare_loop(strategy: Strategy, data: Any, *, with_sums: bool, makes_batches: bool) -> Train:
     """Return a plain loop: calls of a compiled step of forward, loss, backward, apply, on batches that are in memory.
 
@@ -167,6 +156,4 @@ def bare_loop(strategy: Strategy, data: Any, *, with_sums: bool, makes_batches: 
 
 
 if __name__ == "__main__":
-    code = main()
-    exit_rank(code)
-    sys.exit(code)
+    exit_rank(main())

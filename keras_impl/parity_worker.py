@@ -3,7 +3,6 @@
 `torch_impl/parity_worker.py` is its twin.
 """
 
-import sys
 from collections.abc import Sequence
 
 import keras_impl.quiet_tensorflow  # isort: skip  # noqa: F401 - before Keras: TensorFlow without its start-up lines
@@ -80,6 +79,4 @@ def _forget_last_model(dtype: str) -> None:
 
 
 if __name__ == "__main__":
-    code = main()
-    exit_rank(code)
-    sys.exit(code)
+    exit_rank(main())

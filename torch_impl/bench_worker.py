@@ -4,7 +4,6 @@
 """
 
 import itertools
-import sys
 import time
 from collections.abc import Sequence
 from functools import partial
@@ -63,9 +62,9 @@ def build_contestant(name: str, task: Task, comm: Communicator, times: ExchangeT
     if name == "np2_ddp":
         strategy = _Ddp(task, comm=comm, device=device)
     elif name == "np2_mpi":
-        strategy = _BareMpi(task, comm=comm, device=device, times=times)
+        strategy = _BareMpi(task, comm=comm, device=device, meter=times)
     elif name == "np2":
-        strategy = _NotedAllReduce(task, comm=comm, device=device, times=times)
+        strategy = AllReduce(task, comm=comm, device=device, meter=times)
     else:  # the times of np2_each overlap
         strategy = build_strategy(task, comm=comm, device=device)
     trial = trial_of(strategy, learning_rates=rates)
@@ -73,14 +72,6 @@ def build_contestant(name: str, task: Task, comm: Communicator, times: ExchangeT
         return bare_loop(strategy, trial.batches, with_sums=name != "bare", makes_batches=name == "bare_batches")
     strategy.broadcast(from_checkpoint=False)
     return trained_epochs(strategy, trial.batches)
-
-
-class _NotedAllReduce(AllReduce):
-    """All-reduce, with the times of each exchange."""
-
-    def __init__(self, task: Task, *, comm: Communicator, device: torch.device, times: ExchangeTimes) -> None:
-        super().__init__(task, comm=comm, device=device)
-        self.meter = times
 
 
 class _Ddp(Strategy):
@@ -95,14 +86,10 @@ class _Ddp(Strategy):
 class _BareMpi(Strategy):
     """Gradients are averaged by bare MPI after the last of them."""
 
-    def __init__(self, task: Task, *, comm: Communicator, device: torch.device, times: ExchangeTimes) -> None:
-        super().__init__(task, comm=comm, device=device)
-        self._times = times
-
     def wrap(self, model: nn.Module, optimizer: torch.optim.Optimizer, *, learning_rates: np.ndarray) -> None:
         """Take model and optimizer, and make room for all gradients."""
         super().wrap(model, optimizer, learning_rates=learning_rates)
-        self._average_of = BareAverage([weight.shape for weight in model.parameters()], times=self._times)
+        self._average_of = BareAverage([weight.shape for weight in model.parameters()], times=self.meter)
 
     def before_update(self) -> None:
         """Average the gradients."""
@@ -150,6 +137,4 @@ def bare_loop(strategy: Strategy, data: Any, *, with_sums: bool, makes_batches: 
 
 
 if __name__ == "__main__":
-    code = main()
-    exit_rank(code)
-    sys.exit(code)
+    exit_rank(main())

@@ -3,7 +3,6 @@
 `keras_impl/parity_worker.py` is its twin.
 """
 
-import sys
 from collections.abc import Sequence
 
 import torch_impl  # isort: skip  # noqa: F401 - before PyTorch: switches to the environment that has it
@@ -69,6 +68,4 @@ def outputs(spec: ModelSpec, weights: Weights, dtype: Dtype, training: bool) -> 
 
 
 if __name__ == "__main__":
-    code = main()
-    exit_rank(code)
-    sys.exit(code)
+    exit_rank(main())
