@@ -124,9 +124,11 @@ def average_in_place(
 
 def average_gradients(
     gradients: Sequence[Tensor], *, config: Config, group: Any = None, meter: ExchangeMeter | None = None
-) -> list[Tensor]:
-    """Average gradients over the ranks as the optimizer of `wrap_optimizer` does with all in one group."""
-    return _average(gradients, _of_gradients(config, meter), name="gradients", group=group)
+) -> None:
+    """Replace gradients by their averages, as the optimizer of `wrap_optimizer` does with all in one group."""
+    averages = _average(gradients, _of_gradients(config, meter), name="gradients", group=group)
+    for gradient, average in zip(gradients, averages, strict=True):
+        gradient.copy_(average)
 
 
 def gather(

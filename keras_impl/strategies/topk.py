@@ -52,7 +52,7 @@ class TopK(Strategy):
         return [tf.reshape(part, one.shape) for part, one in zip(averages, gradients, strict=True)]
 
     def _average(self, values: tf.Tensor, indices: tf.Tensor) -> tf.Tensor:
-        """Return the average of the ranks' vectors, of which each has only (entries,) values at (entries,) int32 indices."""
+        """Return the average of vectors of which each rank has only these entries: values, int32 indices."""
         own = {"sparse_values": values, "sparse_indices": indices}
         gathered = gather(own, config=self.task.config, meter=self.meter)
         average = tf.zeros(sum(self._sizes), values.dtype)

@@ -39,7 +39,7 @@ class TopK(Strategy):
             gradient.copy_(part.view_as(gradient))
 
     def _average(self, values: Tensor, indices: Tensor) -> Tensor:
-        """Return the average of the ranks' vectors, of which each has only (entries,) values at (entries,) int32 indices."""
+        """Return the average of vectors of which each rank has only these entries: values, int32 indices."""
         own = {"sparse_values": values, "sparse_indices": indices}
         parts = [entries.view(-1, len(values)) for entries in gather(own, config=self.config, meter=self.meter)]
         average = torch.zeros_like(self._residual)
