@@ -34,10 +34,9 @@ from keras_impl import distributed
 from keras_impl.data import ShardedData
 from keras_impl.exchange_meter import ExchangeMeter
 from keras_impl.onednn import onednn_is_on
-from keras_impl.strategies import build_strategy
+from keras_impl.strategies import build_strategy, trial_of
 from keras_impl.strategies.allreduce import AllReduce
 from keras_impl.strategies.strategy import Strategy
-from keras_impl.strategies.trial import trial_of
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

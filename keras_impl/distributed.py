@@ -1,4 +1,4 @@
-"""The Horovod steps in tf.keras: init, pin, wrap, broadcast; averaged BatchNorm statistics."""
+"""The Horovod steps in tf.keras: init, pin, wrap, broadcast; averaged BatchNorm statistics; ranks that come and go."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -11,11 +11,12 @@ import tensorflow as tf
 from common.config import Config, DeviceConfig
 from common.distributed.communicator import Communicator
 from common.distributed.core_sharing import threads_per_rank
-from common.distributed.horovod_module import horovod_module
+from common.distributed.horovod_module import horovod_module, lost_rank_errors
 from common.distributed.mpi import join_ranks
 from common.distributed.pinning import check_own_gpu, choose_gpu
 from common.errors import UserError
 from common.model.specs import ModelSpec
+from common.run.elastic import Hooks
 from common.run.world import RankDevice
 from common.run_folder.records import NotRecorded
 from common.utils.freed_memory import keep_freed_memory
@@ -113,6 +114,27 @@ def wrap_optimizer(
         device=exchange_device(config),
         meter=meter,
     )
+
+
+def rejoin(settings: Config) -> Communicator:
+    """Leave Horovod and join it again, with the ranks that are there then."""
+    hvd.shutdown()
+    # Ranks match operations by name: those of a model that is built again have to be those of a new rank's first.
+    keras.utils.clear_session()
+    gradient_exchange.name_anew()
+    return init(settings)
+
+
+def is_lost_rank(error: BaseException) -> bool:
+    """Return whether an exchange has failed: of TensorFlow's own, or of Horovod, which it reports as unknown."""
+    if isinstance(error, (*lost_rank_errors(), tf.errors.UnavailableError)):
+        return True
+    # The message is Horovod's, or that of Gloo below it.
+    words = str(error).lower()
+    return isinstance(error, tf.errors.UnknownError) and ("horovod" in words or "gloo" in words)
+
+
+HOOKS = Hooks(horovod=hvd, rejoin=rejoin, is_lost_rank=is_lost_rank)
 
 
 def wait_for_all_ranks() -> None:

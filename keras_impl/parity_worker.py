@@ -22,8 +22,7 @@ from common.task.task import Task
 from keras_impl import distributed
 from keras_impl.models import build_model
 from keras_impl.optimizers import loss_per_sample
-from keras_impl.strategies import build_strategy
-from keras_impl.strategies.trial import trial_of
+from keras_impl.strategies import build_strategy, trial_of
 from keras_impl.weights import get_weights, load_weights, weight_maps
 
 

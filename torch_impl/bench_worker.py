@@ -36,11 +36,10 @@ from common.task.task import Task
 from torch_impl import distributed
 from torch_impl.data import Batches, ShardedData
 from torch_impl.onednn import onednn_is_on
-from torch_impl.strategies import build_strategy
+from torch_impl.strategies import build_strategy, trial_of
 from torch_impl.strategies.allreduce import AllReduce
 from torch_impl.strategies.native import join_ranks
 from torch_impl.strategies.strategy import Strategy
-from torch_impl.strategies.trial import trial_of
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -1,4 +1,4 @@
-"""The Horovod steps in PyTorch: init, pin, wrap, broadcast; averaged BatchNorm statistics."""
+"""The Horovod steps in PyTorch: init, pin, wrap, broadcast; averaged BatchNorm statistics; ranks that come and go."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -6,15 +6,17 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributed import DistError
 
 from common.config import Config, DeviceConfig
 from common.distributed.communicator import Communicator
 from common.distributed.core_sharing import threads_per_rank
 from common.distributed.exchange_meter import ExchangeMeter
-from common.distributed.horovod_module import horovod_module
+from common.distributed.horovod_module import horovod_module, lost_rank_errors
 from common.distributed.mpi import join_ranks
 from common.distributed.pinning import check_own_gpu, choose_gpu
 from common.errors import UserError
+from common.run.elastic import Hooks
 from common.run.world import RankDevice
 from common.utils.freed_memory import keep_freed_memory
 from torch_impl.onednn import onednn_is_on, use_onednn
@@ -93,6 +95,22 @@ def wrap_optimizer(optimizer: torch.optim.Optimizer, *, model: nn.Module, config
         backward_passes_per_step=config.device.backward_passes_per_step,
         groups=config.device.groups,
     )
+
+
+def rejoin(settings: Config) -> Communicator:
+    """Leave Horovod and join it again, with the ranks that are there then."""
+    hvd.shutdown()
+    return init(settings)
+
+
+def is_lost_rank(error: BaseException) -> bool:
+    """Return whether an exchange has failed: one of Horovod, or of PyTorch's own, of which Gloo's has no type."""
+    if isinstance(error, (*lost_rank_errors(), DistError)):
+        return True
+    return isinstance(error, RuntimeError) and "gloo" in str(error).lower()
+
+
+HOOKS = Hooks(horovod=hvd, rejoin=rejoin, is_lost_rank=is_lost_rank)
 
 
 def wait_for_all_ranks() -> None:

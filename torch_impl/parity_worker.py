@@ -21,8 +21,7 @@ from common.task.task import Task
 from torch_impl import distributed
 from torch_impl.models import build_model
 from torch_impl.optimizers import loss_per_sample
-from torch_impl.strategies import build_strategy
-from torch_impl.strategies.trial import trial_of
+from torch_impl.strategies import build_strategy, trial_of
 from torch_impl.weights import get_weights, load_weights
 
 
