@@ -1,7 +1,7 @@
 """The training of one rank: `Strategy` is a process alone, the other files say what each strategy does otherwise."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import keras
@@ -12,7 +12,6 @@ from common.data.batches import Batch
 from common.distributed.communicator import Communicator
 from common.measurement.metrics import Sums
 from common.model.dropout import dropout_seeds
-from common.model.kept_arrays import KeptArrays
 from common.model.weights import Weights
 from common.run.strategy import RankStrategy
 from common.run_folder.checkpoints import PartialEpoch
@@ -27,6 +26,7 @@ from keras_impl.compiling import compile_errors, compiled
 from keras_impl.exchange import GroupExchange
 from keras_impl.exchange_meter import ExchangeMeter
 from keras_impl.optimizers import loss_per_sample
+from keras_impl.strategies.rehearsal import undone
 from keras_impl.strategies.straggler import late, timed_from_here
 from keras_impl.strategies.sums import PlaceSums
 from keras_impl.weights import get_optimizer_state, get_weights, load_optimizer_state, load_weights
@@ -109,27 +109,13 @@ class Strategy(RankStrategy):
             UserError: with `--compile`, it cannot be compiled; on all ranks.
         """
         self._freeze_batch_norm(epoch)
-        with self._undone():
+        with undone(self):
             if self.task.config.model.compile:
                 with compile_errors(self.comm):  # alone, so that an error ends all ranks before they exchange
                     images, labels = next(batches.training(epoch, most=1))
                     self.passes(tf.constant(images[0]), tf.constant(labels[0]))
             for _ in self.rehearsals():
                 self.step(*next(batches.training(epoch, most=1)))
-
-    @contextmanager
-    def _undone(self) -> Iterator[None]:
-        """Undo what the block changes of weights, BatchNorm statistics, optimizer state, loss scale and generators.
-
-        All of them are variables. What is counted is undone elsewhere.
-        """
-        variables = [*self.model.variables, *self.optimizer.variables, *self.kept().values()]
-        before = KeptArrays(variable.numpy() for variable in variables)
-        if hasattr(self.optimizer, "dynamic_scale"):  # so small that no overflow leaves the update out
-            self.optimizer.dynamic_scale.assign(1.0)
-        yield
-        for variable, array in zip(variables, before.take(), strict=True):
-            variable.assign(array)
 
     def start_epoch(self, epoch: int, own: PartialEpoch) -> None:
         """Prepare an epoch, of which some may be done: sums, dropout masks, BatchNorm, what is this rank's own."""

@@ -1,7 +1,7 @@
 """Training by one process alone. The other strategies override what several processes do otherwise."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 
 import numpy as np
 import torch
@@ -11,7 +11,6 @@ from common.distributed.communicator import Communicator
 from common.distributed.exchange_meter import ExchangeMeter
 from common.measurement.metrics import Sums
 from common.model.dropout import dropout_seeds
-from common.model.kept_arrays import KeptArrays
 from common.model.weights import Weights
 from common.run.strategy import RankStrategy
 from common.run_folder.checkpoints import PartialEpoch
@@ -23,6 +22,7 @@ from torch_impl import distributed
 from torch_impl.compiling import compile_errors, compiled
 from torch_impl.exchange import GroupExchange
 from torch_impl.optimizers import LossScale, loss_per_sample
+from torch_impl.strategies.rehearsal import undone
 from torch_impl.strategies.straggler import planted_slowdown
 from torch_impl.strategies.sums import PlaceSums
 from torch_impl.weights import get_optimizer_state, get_weights, load_optimizer_state, load_weights
@@ -110,7 +110,7 @@ class Strategy(RankStrategy):
         """
         images, labels = next(batches.training(epoch, most=1))
         self._train_mode(epoch)
-        with self._undone():
+        with undone(self):
             if self._compiled:
                 with compile_errors(self.comm):  # alone, so that an error ends all ranks before they exchange
                     self._compile_passes(images[0], labels[0])
@@ -119,30 +119,6 @@ class Strategy(RankStrategy):
                 self._reset()
                 self.step(images, labels)
         self._updates = 0
-
-    @contextmanager
-    def _undone(self) -> Iterator[None]:
-        """Undo what the block changes of weights, BatchNorm statistics, optimizer state, loss scale and generators.
-
-        A state that the optimizer has not yet is absent afterwards, as it was. What is counted is undone elsewhere.
-        """
-        optimizer, scaler = self.optimizer, self.scaler
-        slots = {parameter: dict(values) for parameter, values in optimizer.state.items()}
-        of_optimizer = [value for values in slots.values() for value in values.values() if isinstance(value, Tensor)]
-        tensors = [*self.model.state_dict().values(), *of_optimizer, *self.kept().values()]
-        before = KeptArrays(tensor.cpu().numpy() for tensor in tensors)
-        loss_scale = scaler.state_dict()
-        if loss_scale:  # so small that no overflow leaves the update out
-            scaler.load_state_dict({**loss_scale, "scale": 1.0})
-        gpus = sorted({tensor.device.index for tensor in tensors if tensor.is_cuda})
-        with torch.random.fork_rng(devices=gpus):
-            yield
-        self.clear_gradients()
-        for tensor, array in zip(tensors, before.take(), strict=True):
-            tensor.copy_(torch.from_numpy(array))
-        optimizer.state.clear()
-        optimizer.state.update(slots)
-        scaler.load_state_dict(loss_scale)
 
     def start_epoch(self, epoch: int, own: PartialEpoch) -> None:
         """Prepare an epoch, of which some may be done: sums, dropout masks, BatchNorm, what is this rank's own."""
