@@ -4,7 +4,6 @@
 """
 
 import itertools
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -34,10 +33,9 @@ from keras_impl import distributed
 from keras_impl.data import ShardedData
 from keras_impl.exchange_meter import ExchangeMeter
 from keras_impl.onednn import onednn_is_on
-from keras_impl.strategies import build_strategy
+from keras_impl.strategies import build_strategy, trial_of
 from keras_impl.strategies.allreduce import AllReduce
 from keras_impl.strategies.strategy import Strategy
-from keras_impl.strategies.trial import trial_of
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -55,7 +53,7 @@ def build_contestant(name: str, task: Task, comm: Communicator, times: ExchangeT
     if name == "np2_mpi":
         strategy: Strategy = _BareMpi(task, comm=comm, device=device, times=times)
     elif name == "np2":
-        strategy = _NotedAllReduce(task, comm=comm, device=device)
+        strategy = AllReduce(task, comm=comm, device=device, meter=_GraphTimes())
     else:  # the times of np2_each overlap
         strategy = build_strategy(task, comm=comm, device=device)
     batches = trial_of(strategy, learning_rates=constant_rates(task)).batches
@@ -64,7 +62,7 @@ def build_contestant(name: str, task: Task, comm: Communicator, times: ExchangeT
     if name != "np2_mpi":  # without Horovod
         strategy.broadcast(from_checkpoint=False)
     train = trained_epochs(strategy, batches)
-    return strategy.meter.of_each_epoch(train, times) if isinstance(strategy, _NotedAllReduce) else train
+    return strategy.meter.of_each_epoch(train, times) if isinstance(strategy.meter, _GraphTimes) else train
 
 
 class _BareMpi(Strategy):
@@ -112,16 +110,6 @@ class _GraphTimes(ExchangeMeter):
         return train_and_note
 
 
-class _NotedAllReduce(AllReduce):
-    """All-reduce, with the times of each exchange."""
-
-    meter: _GraphTimes
-
-    def __init__(self, task: Task, *, comm: Communicator, device: str) -> None:
-        super().__init__(task, comm=comm, device=device)
-        self.meter = _GraphTimes()
-
-
 def bare_loop(strategy: Strategy, data: Any, *, with_sums: bool, makes_batches: bool) -> Train:
     """Return a plain loop: calls of a compiled step of forward, loss, backward, apply, on batches that are in memory.
 
@@ -165,6 +153,4 @@ def bare_loop(strategy: Strategy, data: Any, *, with_sums: bool, makes_batches: 
 
 
 if __name__ == "__main__":
-    code = main()
-    exit_rank(code)
-    sys.exit(code)
+    exit_rank(main())

@@ -1,7 +1,7 @@
-"""The Horovod steps in tf.keras: init, pin, wrap, broadcast; averaged BatchNorm statistics."""
+"""The Horovod steps in tf.keras: init, pin, wrap, broadcast; averaged BatchNorm statistics; ranks that come and go."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,11 +11,12 @@ import tensorflow as tf
 from common.config import Config, DeviceConfig
 from common.distributed.communicator import Communicator
 from common.distributed.core_sharing import threads_per_rank
-from common.distributed.horovod_module import horovod_module
+from common.distributed.horovod_module import horovod_module, lost_rank_errors
 from common.distributed.joining import join_ranks
 from common.distributed.pinning import check_own_gpu, choose_gpu
 from common.errors import UserError
 from common.model.specs import ModelSpec
+from common.run.elastic import Hooks
 from common.run.world import RankDevice
 from common.run_folder.records import NotRecorded
 from common.utils.freed_memory import keep_freed_memory
@@ -105,11 +106,7 @@ def pin_device(config: DeviceConfig, comm: Communicator, *, onednn: str | None =
 def wrap_optimizer(
     optimizer: keras.optimizers.Optimizer, *, config: Config, meter: ExchangeMeter
 ) -> keras.optimizers.Optimizer:
-    """Return the optimizer with gradients averaged over the ranks before each update.
-
-    Args:
-        meter: counts what is exchanged.
-    """
+    """Return the optimizer with gradients averaged over the ranks before each update."""
     return horovod_keras3.DistributedOptimizer(
         optimizer,
         compression=config.device.compression,
@@ -117,6 +114,27 @@ def wrap_optimizer(
         device=exchange_device(config),
         meter=meter,
     )
+
+
+def rejoin(settings: Config) -> Communicator:
+    """Leave Horovod and join it again, with the ranks that are there then."""
+    hvd.shutdown()
+    # Ranks match operations by name: those of a model that is built again have to be those of a new rank's first.
+    keras.utils.clear_session()
+    gradient_exchange.name_anew()
+    return init(settings)
+
+
+def is_lost_rank(error: BaseException) -> bool:
+    """Return whether an exchange has failed: of TensorFlow's own, or of Horovod, which it reports as unknown."""
+    if isinstance(error, (*lost_rank_errors(), tf.errors.UnavailableError)):
+        return True
+    # The message is Horovod's, or that of Gloo below it.
+    words = str(error).lower()
+    return isinstance(error, tf.errors.UnknownError) and ("horovod" in words or "gloo" in words)
+
+
+HOOKS = Hooks(horovod=hvd, rejoin=rejoin, is_lost_rank=is_lost_rank)
 
 
 def wait_for_all_ranks() -> None:
@@ -140,7 +158,6 @@ def average_in_place(
         name: of the operation; the same on all ranks.
         weight: of this rank; the mean over ranks is 1.
         group: Horovod's process set of the ranks; None: all.
-        meter: counts what is exchanged.
     """
     exchange = gradient_exchange.GradientExchange(
         name=name, process_set=group or hvd.global_process_set, device=exchange_device(config), meter=meter
@@ -152,18 +169,9 @@ def average_in_place(
 
 
 def average_gradients(
-    gradients: Sequence[tf.Tensor],
-    *,
-    config: Config,
-    group: Any = None,
-    meter: ExchangeMeter | None = None,
+    gradients: Sequence[tf.Tensor], *, config: Config, group: Any = None, meter: ExchangeMeter | None = None
 ) -> list[tf.Tensor]:
-    """Average gradients over the ranks as the optimizer of `wrap_optimizer` does with all in one group.
-
-    Args:
-        group: Horovod's process set of the ranks; None: all.
-        meter: counts what is exchanged.
-    """
+    """Average gradients over the ranks as the optimizer of `wrap_optimizer` does with all in one group."""
     exchange = gradient_exchange.GradientExchange(
         name="gradients",
         compression=config.device.compression,
@@ -174,33 +182,28 @@ def average_gradients(
     return exchange(gradients, gradients)  # none of them is of a local variable
 
 
-def average_sparse(
-    values: tf.Tensor, indices: tf.Tensor, *, size: int, config: Config, meter: ExchangeMeter
-) -> tf.Tensor:
-    """Return the average over ranks of vectors, of which each rank has as many entries; the others are zero.
+def gather(
+    tensors: Mapping[str, tf.Tensor], *, config: Config, group: Any = None, meter: ExchangeMeter | None = None
+) -> list[tf.Tensor]:
+    """Return tensors with the entries of all ranks along their first axis, the only one that Horovod knows.
 
     Args:
-        values: (entries,), of this rank.
-        indices: (entries,) int32, the place of each; none twice.
-        size: of the vectors.
-        meter: counts what is exchanged.
+        tensors: by the names of the operations, which are the same on all ranks.
     """
+    ranks = group or hvd.global_process_set
 
-    def exchange(tensors: list[Any], compression: Any) -> list[Any]:
-        parts = []
-        for name, own in zip(("values", "indices"), tensors, strict=True):
-            sent, context = compression.compress(own)
+    def exchange(own: list[Any], compression: Any) -> list[Any]:
+        gathered = []
+        for name, tensor in zip(tensors, own, strict=True):
+            sent, context = compression.compress(tensor)
             with tf.device(exchange_device(config)):
-                gathered = hvd.allgather(sent, name=f"sparse_{name}", ignore_name_scope=True)
-            gathered.set_shape((hvd.size() * own.shape[0],))
-            parts.append(tf.split(compression.decompress(gathered, context), hvd.size()))
-        return parts
+                entries = hvd.allgather(sent, name=name, process_set=ranks, ignore_name_scope=True)
+            entries.set_shape((ranks.size() * tensor.shape[0], *tensor.shape[1:]))
+            gathered.append(compression.decompress(entries, context))
+        return gathered
 
-    average = tf.zeros(size, values.dtype)
-    parts = meter.measure(exchange, [values, indices], hvd.Compression.none)
-    for of_rank, places in zip(*parts, strict=True):  # one after the other: the same sums on all ranks
-        average = tf.tensor_scatter_nd_add(average, places[:, None], of_rank / hvd.size())
-    return average
+    own, none = list(tensors.values()), hvd.Compression.none
+    return meter.measure(exchange, own, none) if meter else exchange(own, none)
 
 
 def combine_updates(updates: Sequence[tf.Tensor], *, meter: ExchangeMeter) -> list[tf.Tensor]:
@@ -208,9 +211,6 @@ def combine_updates(updates: Sequence[tf.Tensor], *, meter: ExchangeMeter) -> li
 
     Two of them, a and b, become (1 - ab / 2aa) a + (1 - ab / 2bb) b; with more ranks, pairs of neighbors, then pairs of
     pairs (Maleki et al., arXiv 2006.02924).
-
-    Args:
-        meter: counts what is exchanged.
     """
     exchange = gradient_exchange.GradientExchange(name="updates", op=hvd.Adasum, groups=None, device=_HOST, meter=meter)
     return exchange(updates, updates)  # none of them is of a local variable

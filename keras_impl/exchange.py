@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from common.config import Config
 from common.distributed.communicator import Communicator
-from keras_impl.distributed import exchange_device, gradient_exchange, hvd
+from keras_impl.distributed import exchange_device, gather, gradient_exchange, hvd
 from keras_impl.exchange_meter import ExchangeMeter
 
 
@@ -21,9 +21,7 @@ class GroupExchange:
     """
 
     def __init__(self, comm: Communicator, *, config: Config, meter: ExchangeMeter) -> None:
-        self._comm = comm
-        self._meter = meter
-        self._device = exchange_device(config)
+        self._comm, self._config, self._meter = comm, config, meter
 
     def copy(self, tensor: tf.Tensor, *, name: str) -> tf.Tensor:
         """Return the tensor; backward, the sum of the gradients of all ranks (Megatron-LM's f)."""
@@ -59,22 +57,16 @@ class GroupExchange:
             name=name,
             op=hvd.Sum,
             process_set=self._comm.copy_group,
-            device=self._device,
+            device=exchange_device(self._config),
             meter=self._meter_for(tensor),
         )
         return exchange([tensor], [tensor])[0]
 
     def _gather(self, tensor: tf.Tensor, *, name: str) -> tf.Tensor:
-        def exchange(tensors: list[Any], compression: Any) -> list[Any]:
-            own, context = compression.compress(tf.transpose(tensors[0], (3, 0, 1, 2)))
-            with tf.device(self._device):
-                all_channels = hvd.allgather(own, name=name, process_set=self._comm.copy_group, ignore_name_scope=True)
-            all_channels.set_shape((self._comm.parts * own.shape[0], *own.shape[1:]))
-            return [tf.transpose(compression.decompress(all_channels, context), (1, 2, 3, 0))]
-
+        own = {name: tf.transpose(tensor, (3, 0, 1, 2))}
         meter = self._meter_for(tensor)
-        none = hvd.Compression.none
-        return (meter.measure(exchange, [tensor], none) if meter else exchange([tensor], none))[0]
+        (channels,) = gather(own, config=self._config, group=self._comm.copy_group, meter=meter)
+        return tf.transpose(channels, (1, 2, 3, 0))
 
     def _meter_for(self, tensor: tf.Tensor) -> ExchangeMeter | None:
         """Return the meter for a tensor of training, whose batches have one size; None in an evaluation."""

@@ -39,14 +39,10 @@ class LossScaleOptimizer(keras.optimizers.LossScaleOptimizer):
         """Adds a count of steps, skipped or not, and gives it to the schedule."""
         self.steps = self.add_variable(shape=(), dtype="int", initializer="zeros", aggregation="none", name="steps")
         super().build(var_list)
-        schedule = self.inner_optimizer._learning_rate
-        if isinstance(schedule, LearningRates):
-            schedule.counter = self.steps
+        self.inner_optimizer._learning_rate.counter = self.steps
 
     def apply(self, grads: Sequence[Any], trainable_variables: Sequence[Any] | None = None) -> None:
         """Counts the step, then updates unless a gradient is not finite."""
-        if not self.built:
-            self.build(trainable_variables)
         self.steps.assign_add(1)
         super().apply(grads, trainable_variables)
 

@@ -3,7 +3,6 @@
 `torch_impl/parity_worker.py` is its twin.
 """
 
-import sys
 from collections.abc import Sequence
 
 import keras_impl.quiet_tensorflow  # isort: skip  # noqa: F401 - before Keras: TensorFlow without its start-up lines
@@ -23,8 +22,7 @@ from common.task.task import Task
 from keras_impl import distributed
 from keras_impl.models import build_model
 from keras_impl.optimizers import loss_per_sample
-from keras_impl.strategies import build_strategy
-from keras_impl.strategies.trial import trial_of
+from keras_impl.strategies import build_strategy, trial_of
 from keras_impl.weights import get_weights, load_weights, weight_maps
 
 
@@ -80,6 +78,4 @@ def _forget_last_model(dtype: str) -> None:
 
 
 if __name__ == "__main__":
-    code = main()
-    exit_rank(code)
-    sys.exit(code)
+    exit_rank(main())

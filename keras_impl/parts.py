@@ -9,31 +9,27 @@ from keras import layers
 from keras_impl.exchange import GroupExchange
 
 
-class SplitConvolution(layers.Conv2D):
+class SplitLayer(layers.Layer):
+    """A layer whose inputs all ranks have."""
+
+    def __init__(self, *arguments: Any, exchange: GroupExchange, name: str, **named: Any) -> None:
+        super().__init__(*arguments, name=name, **named)
+        self.exchange = exchange
+
+    def call(self, inputs: tf.Tensor) -> tf.Tensor:
+        """Return what this rank's piece of the layer makes of them."""
+        return super().call(self.exchange.copy(inputs, name=self.name))
+
+
+class SplitConvolution(SplitLayer, layers.Conv2D):
     """This rank's filters of a convolution."""
 
-    def __init__(self, *arguments: Any, exchange: GroupExchange, name: str, **named: Any) -> None:
-        super().__init__(*arguments, name=name, **named)
-        self.exchange = exchange
 
-    def call(self, inputs: tf.Tensor) -> tf.Tensor:
-        """Return this rank's channels."""
-        return super().call(self.exchange.copy(inputs, name=self.name))
-
-
-class ColumnsDense(layers.Dense):
+class ColumnsDense(SplitLayer, layers.Dense):
     """This rank's units of a dense layer."""
 
-    def __init__(self, *arguments: Any, exchange: GroupExchange, name: str, **named: Any) -> None:
-        super().__init__(*arguments, name=name, **named)
-        self.exchange = exchange
 
-    def call(self, inputs: tf.Tensor) -> tf.Tensor:
-        """Return the outputs of this rank's units."""
-        return super().call(self.exchange.copy(inputs, name=self.name))
-
-
-class RowsDense(ColumnsDense):
+class RowsDense(SplitLayer, layers.Dense):
     """All units of a dense layer, of which each rank has the weights of some inputs."""
 
     def call(self, inputs: tf.Tensor) -> tf.Tensor:
@@ -42,12 +38,8 @@ class RowsDense(ColumnsDense):
         return total + self.bias if self.use_bias else total
 
 
-class Gather(layers.Layer):
+class Gather(SplitLayer):
     """The channels of all ranks."""
-
-    def __init__(self, *, exchange: GroupExchange, name: str) -> None:
-        super().__init__(name=name)
-        self.exchange = exchange
 
     def call(self, inputs: tf.Tensor) -> tf.Tensor:
         """Return the channels of all ranks, where layers have their channels."""

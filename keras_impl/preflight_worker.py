@@ -3,7 +3,6 @@
 `torch_impl/preflight_worker.py` is its twin.
 """
 
-import sys
 import time
 from collections.abc import Sequence
 
@@ -43,6 +42,4 @@ def check(config: DeviceConfig) -> int:
 
 
 if __name__ == "__main__":
-    code = main()
-    exit_rank(code)
-    sys.exit(code)
+    exit_rank(main())

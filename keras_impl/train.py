@@ -21,11 +21,9 @@ from common.strategies.balance import prepare_on_all_ranks
 from common.utils.command_line import program_name
 from keras_impl import distributed
 from keras_impl.data import ShardedData
-from keras_impl.elastic import HOOKS
 from keras_impl.models import build_model, set_precision_and_layout
 from keras_impl.optimizers import build_optimizer
-from keras_impl.strategies import build_strategy
-from keras_impl.strategies.trial import trial
+from keras_impl.strategies import build_strategy, trial
 
 PROGRAM = program_name(__file__)
 
@@ -35,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     settings = read_settings(arguments, program=PROGRAM)
     # Horovod 1/7 - init: the processes that the launcher started find each other.
     comm = distributed.init(settings)
-    return run_program(train, settings, comm=comm, hooks=HOOKS, framework="keras", program=PROGRAM)
+    return run_program(train, settings, comm=comm, hooks=distributed.HOOKS, framework="keras", program=PROGRAM)
 
 
 def train(config: Config, comm: Communicator, run: Run) -> None:

@@ -15,7 +15,7 @@ learning rate is stored in `keras.config.floatx()`, so that float64 proofs need 
 first.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import keras
@@ -23,38 +23,34 @@ import numpy as np
 import tensorflow as tf
 from keras import ops
 
+from common.model.weights import Weights
+
 _register = keras.saving.register_keras_serializable(package="horovod_twins")
 
 
 class TorchRule(keras.optimizers.Optimizer):
     """What the four rules share: slots under torch's names, and weight decay as a part of the rule.
 
-    A subclass names its slots in `_slot_names()` before `build` and computes one parameter's update in `update_step`.
+    A subclass computes one parameter's update in `update_step`. The settings have checked the ranges of all values.
 
     Args:
         learning_rate: float, schedule or callable.
         weight_decay: L2 factor, added to the gradient.
         **kwargs: those of `keras.optimizers.Optimizer` (clipnorm, use_ema, name, ...).
-
-    Raises:
-        ValueError: for values out of range.
     """
 
     _hyperparameters: ClassVar[tuple[str, ...]] = ()
-
-    def _slot_names(self) -> tuple[str, ...]:
-        """Names of this rule's state tensors, each shaped like its parameter, as `torch.optim` calls them."""
-        raise NotImplementedError
+    _slot_names: tuple[str, ...] = ()  # of state tensors, each shaped like its parameter
 
     def build(self, variables: Sequence[Any]) -> None:
         """Creates the slots, zeros in the shape and dtype of each variable."""
         if self.built:
             return
         super().build(variables)
-        self._slots = {name: self.add_optimizer_variables(variables, name) for name in self._slot_names()}
+        self.slots = {name: self.add_optimizer_variables(variables, name) for name in self._slot_names}
 
     def _slot(self, name: str, variable: Any) -> Any:
-        return self._slots[name][self._get_variable_index(variable)]
+        return self.slots[name][self._get_variable_index(variable)]
 
     def _apply_weight_decay(self, variables: Sequence[Any]) -> None:
         """Does nothing: Keras would shrink the weights here, but each rule below applies its own decay."""
@@ -91,18 +87,6 @@ def _float64(value: Any) -> Any:
     return ops.convert_to_tensor(value, dtype="float64")
 
 
-def _in_unit_interval(**values: float) -> None:
-    for name, value in values.items():
-        if not 0.0 <= value < 1.0:
-            raise ValueError(f"`{name}` must be in [0, 1). Received: {name}={value}")
-
-
-def _not_negative(**values: float) -> None:
-    for name, value in values.items():
-        if not value >= 0.0:
-            raise ValueError(f"`{name}` must not be negative. Received: {name}={value}")
-
-
 @_register
 class SGD(TorchRule):
     """`torch.optim.SGD`: with d = g + weight_decay w
@@ -129,15 +113,10 @@ class SGD(TorchRule):
         weight_decay: float = 0.0,
         **kwargs: Any,
     ) -> None:
-        _not_negative(momentum=momentum, weight_decay=weight_decay)
-        if nesterov and momentum <= 0.0:
-            raise ValueError(f"`nesterov` needs a momentum above 0. Received: momentum={momentum}")
         super().__init__(learning_rate=learning_rate, weight_decay=weight_decay, **kwargs)
         self.momentum = momentum
         self.nesterov = nesterov
-
-    def _slot_names(self) -> tuple[str, ...]:
-        return ("momentum_buffer",) if self.momentum else ()
+        self._slot_names = ("momentum_buffer",) if momentum else ()
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
         """One parameter's update; see the class for the formula."""
@@ -167,6 +146,7 @@ class Adam(TorchRule):
     """
 
     _hyperparameters = ("beta_1", "beta_2", "epsilon")
+    _slot_names = ("exp_avg", "exp_avg_sq")
     _decoupled_decay: ClassVar[bool] = False
 
     def __init__(
@@ -179,15 +159,10 @@ class Adam(TorchRule):
         weight_decay: float = 0.0,
         **kwargs: Any,
     ) -> None:
-        _in_unit_interval(beta_1=beta_1, beta_2=beta_2)
-        _not_negative(epsilon=epsilon, weight_decay=weight_decay)
         super().__init__(learning_rate=learning_rate, weight_decay=weight_decay, **kwargs)
         self.beta_1 = beta_1
         self.beta_2 = beta_2
         self.epsilon = epsilon
-
-    def _slot_names(self) -> tuple[str, ...]:
-        return ("exp_avg", "exp_avg_sq")
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
         """One parameter's update; see the class for the formula."""
@@ -224,17 +199,15 @@ class RMSprop(TorchRule):
     """`torch.optim.RMSprop` (not centered): with d = g + weight_decay w
 
         s <- rho s + (1 - rho) d^2
-        u = d / (sqrt(s) + epsilon)
-        plain       w <- w - lr u
-        momentum    b <- momentum b + u;  w <- w - lr b
+        w <- w - lr d / (sqrt(s) + epsilon)
 
     Args:
         rho: decay of the squares, in [0, 1); torch calls it alpha.
         epsilon: added outside the root.
-        momentum: at least 0; 0 keeps no buffer.
     """
 
-    _hyperparameters = ("rho", "epsilon", "momentum")
+    _hyperparameters = ("rho", "epsilon")
+    _slot_names = ("square_avg",)
 
     def __init__(
         self,
@@ -242,19 +215,12 @@ class RMSprop(TorchRule):
         *,
         rho: float = 0.99,
         epsilon: float = 1e-8,
-        momentum: float = 0.0,
         weight_decay: float = 0.0,
         **kwargs: Any,
     ) -> None:
-        _in_unit_interval(rho=rho)
-        _not_negative(epsilon=epsilon, momentum=momentum, weight_decay=weight_decay)
         super().__init__(learning_rate=learning_rate, weight_decay=weight_decay, **kwargs)
         self.rho = rho
         self.epsilon = epsilon
-        self.momentum = momentum
-
-    def _slot_names(self) -> tuple[str, ...]:
-        return ("square_avg", "momentum_buffer") if self.momentum else ("square_avg",)
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
         """One parameter's update; see the class for the formula."""
@@ -262,107 +228,43 @@ class RMSprop(TorchRule):
         gradient = self._gradient(gradient, variable)
         s = self._slot("square_avg", variable)
         self.assign(s, self.rho * s + (1.0 - self.rho) * ops.square(gradient))
-        step = gradient / (ops.sqrt(s) + self.epsilon)
-        if self.momentum:
-            buffer = self._slot("momentum_buffer", variable)
-            self.assign(buffer, self.momentum * buffer + step)
-            step = buffer
-        self.assign_sub(variable, lr * step)
+        self.assign_sub(variable, lr * (gradient / (ops.sqrt(s) + self.epsilon)))
 
 
-def export_state(
-    optimizer: keras.optimizers.Optimizer, *, names: Sequence[str]
-) -> tuple[dict[str, np.ndarray], dict[str, dict[str, np.ndarray]]]:
-    """Reads the optimizer's state under torch's names; arrays keep the layout of the Keras variables.
+def export_state(optimizer: keras.optimizers.Optimizer, *, names: Sequence[str]) -> Weights:
+    """Return the state of a built optimizer under torch's names, in the layout of the Keras variables.
 
-    Not included: the averaged weights of `use_ema`.
+    "<name>.<slot>" -> array, with the slots `momentum_buffer`, `exp_avg`, `exp_avg_sq`, `square_avg`, as the rule has
+    them; and in arrays of one number "step" (updates so far, int64), under loss scaling also "loss_scale" (float32),
+    "loss_scale_growth_step" and "learning_rate_step" (int64), which counts the skipped updates, too.
 
     Args:
-        optimizer: a built optimizer of this module, bare, distributed or inside a `LossScaleOptimizer`.
-        names: names of the variables the optimizer was built with, in that order.
-
-    Returns:
-        scalars: `step` (updates so far, int64); under loss scaling also `loss_scale` (float32) and
-            `loss_scale_growth_step` (int64), and `learning_rate_step` (int64) where all steps are counted.
-        slots: `{name: {slot: array}}`; slots are `momentum_buffer`, `exp_avg`, `exp_avg_sq`, `square_avg`, as the rule
-            has them.
-
-    Raises:
-        TypeError: if the optimizer is not one of this module's.
-        ValueError: if it is not built, has another number of variables, or has accumulated part of an update only.
+        optimizer: of this module, bare, distributed or inside our `LossScaleOptimizer`.
+        names: of the variables that the optimizer was built with, in that order.
     """
-    rule = _rule_of(optimizer, names=names)
-    if rule.gradient_accumulation_steps and int(rule._iterations) % rule.gradient_accumulation_steps:
-        raise ValueError(
-            "The state can be exported after whole updates only. Received an optimizer with "
-            f"{int(rule._iterations) % rule.gradient_accumulation_steps} accumulated gradients."
-        )
-    scalars = {"step": np.asarray(int(rule.iterations.numpy()), dtype=np.int64)}
-    if optimizer is not rule:
-        scalars["loss_scale"] = np.asarray(optimizer.dynamic_scale.numpy())
-        scalars["loss_scale_growth_step"] = np.asarray(int(optimizer.step_counter), dtype=np.int64)
-        if hasattr(optimizer, "steps"):
-            scalars["learning_rate_step"] = np.asarray(int(optimizer.steps), dtype=np.int64)
-    slots = {
-        name: {slot: variables[index].numpy() for slot, variables in rule._slots.items()}
-        for index, name in enumerate(names)
-    }
-    return scalars, slots
+    counts = {name: np.atleast_1d(variable.numpy()) for name, variable in _counts(optimizer).items()}
+    return counts | {name: variable.numpy() for name, variable in _slots(optimizer, names=names).items()}
 
 
-def import_state(
-    optimizer: keras.optimizers.Optimizer,
-    *,
-    names: Sequence[str],
-    scalars: Mapping[str, np.ndarray],
-    slots: Mapping[str, Mapping[str, np.ndarray]],
-) -> None:
-    """Writes a state that `export_state` returned (or that came from `torch.optim`) into a built optimizer.
-
-    Args:
-        optimizer: a built optimizer of this module, bare, distributed or inside a `LossScaleOptimizer`.
-        names: names of the variables the optimizer was built with, in that order.
-        scalars: at least `step`.
-        slots: `{name: {slot: array}}`, arrays in the layout of the Keras variables.
-
-    Raises:
-        TypeError: if the optimizer is not one of this module's.
-        ValueError: if names, slots or shapes do not fit; then nothing was written.
-    """
-    rule = _rule_of(optimizer, names=names)
-    pairs = []
-    for index, name in enumerate(names):
-        expected, received = set(rule._slots), set(slots.get(name, {}))
-        if expected != received:
-            raise ValueError(
-                f"`{name}` needs the slots {sorted(expected)} of {type(rule).__name__}. Received: {sorted(received)}"
-            )
-        for slot, variables in rule._slots.items():
-            value = np.asarray(slots[name][slot])
-            if tuple(variables[index].shape) != value.shape:
-                raise ValueError(
-                    f"`{name}.{slot}` has the shape {tuple(variables[index].shape)}. Received: {value.shape}"
-                )
-            pairs.append((variables[index], value))
-    for variable, value in pairs:
-        variable.assign(value)
-    rule._iterations.assign(int(scalars["step"]) * (rule.gradient_accumulation_steps or 1))
-    if optimizer is not rule and "loss_scale" in scalars:
-        optimizer.dynamic_scale.assign(scalars["loss_scale"])
-        optimizer.step_counter.assign(int(scalars["loss_scale_growth_step"]))
-        if hasattr(optimizer, "steps"):
-            optimizer.steps.assign(int(scalars["learning_rate_step"]))
+def import_state(optimizer: keras.optimizers.Optimizer, state: Weights, *, names: Sequence[str]) -> None:
+    """Load what `export_state` returned, or what came from `torch.optim`; see there."""
+    for name, variable in _slots(optimizer, names=names).items():
+        variable.assign(state[name])
+    for name, variable in _counts(optimizer).items():
+        if name in state:  # the servers of `--strategy server` have no loss scale
+            variable.assign(state[name][0])
 
 
-def _rule_of(optimizer: keras.optimizers.Optimizer, *, names: Sequence[str]) -> TorchRule:
-    """The rule inside a possible `LossScaleOptimizer`, checked to be built on as many variables as there are names."""
+def _slots(optimizer: keras.optimizers.Optimizer, *, names: Sequence[str]) -> dict[str, keras.Variable]:
     rule = getattr(optimizer, "inner_optimizer", optimizer)
-    if not isinstance(rule, TorchRule):
-        raise TypeError(f"Expected an optimizer of keras_impl.update_rules. Received: {type(rule).__name__}")
-    if not rule.built:
-        raise ValueError("The optimizer has no state yet: call `optimizer.build(model.trainable_variables)` first.")
-    if len(rule._trainable_variables) != len(names):
-        raise ValueError(
-            f"The optimizer was built with {len(rule._trainable_variables)} variables. Received: {len(names)} names."
-        )
-    return rule
+    by_slot = {slot: zip(names, variables, strict=True) for slot, variables in rule.slots.items()}
+    return {f"{name}.{slot}": variable for slot, pairs in by_slot.items() for name, variable in pairs}
+
+
+def _counts(optimizer: keras.optimizers.Optimizer) -> dict[str, keras.Variable]:
+    counts = {"step": optimizer.iterations}
+    if hasattr(optimizer, "inner_optimizer"):
+        counts["loss_scale"] = optimizer.dynamic_scale
+        counts["loss_scale_growth_step"] = optimizer.step_counter
+        counts["learning_rate_step"] = optimizer.steps
+    return counts

@@ -1,5 +1,6 @@
 """Between Keras' variables and the weights file, which has PyTorch's names and layout."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import keras
@@ -81,24 +82,27 @@ def load_optimizer_state(
 ) -> None:
     """Put what `get_optimizer_state` returned into the optimizer."""
     maps = trainable_maps(model, spec)
-    scalars = {name: array[0] for name, array in arrays.items() if "." not in name}
-    slots: dict[str, dict[str, np.ndarray]] = {name: {} for name in maps}
-    for key, array in arrays.items():
-        name, _, slot = key.rpartition(".")
-        if name:
-            slots[name][slot] = maps[name].from_file(array)
-    update_rules.import_state(optimizer, names=list(maps), scalars=scalars, slots=slots)
+    update_rules.import_state(optimizer, state_from_file(arrays, maps), names=list(maps))
 
 
 def get_optimizer_state(optimizer: keras.optimizers.Optimizer, *, model: keras.Model, spec: ModelSpec) -> Weights:
-    """Return the optimizer's state as "<parameter>.<slot>" -> array in the layout of the weights file, and "step".
-
-    With mixed precision also "loss_scale" and "loss_scale_growth_step".
-    """
+    """Return "<parameter>.<slot>" -> array in the layout of the weights file, and what the optimizer counts."""
     maps = trainable_maps(model, spec)
-    scalars, slots = update_rules.export_state(optimizer, names=list(maps))
-    arrays = {name: np.atleast_1d(value) for name, value in scalars.items()}
-    for name, values in slots.items():
-        for slot, array in values.items():
-            arrays[f"{name}.{slot}"] = np.ascontiguousarray(maps[name].to_file(array))
-    return arrays
+    return state_to_file(update_rules.export_state(optimizer, names=list(maps)), maps)
+
+
+def state_to_file(state: Weights, maps: dict[str, WeightMap]) -> Weights:
+    """Return the state of an optimizer with its slots in the layout of the weights file."""
+    return _relaid(state, {name: weight.to_file for name, weight in maps.items()})
+
+
+def state_from_file(state: Weights, maps: dict[str, WeightMap]) -> Weights:
+    """Return the state of an optimizer with its slots in Keras' layout, the inverse of `state_to_file`."""
+    return _relaid(state, {name: weight.from_file for name, weight in maps.items()})
+
+
+def _relaid(state: Weights, layouts: dict[str, Callable[[np.ndarray], np.ndarray]]) -> Weights:
+    names = {key: key.rpartition(".")[0] for key in state}  # of a count: none
+    return {
+        key: np.ascontiguousarray(layouts[names[key]](array)) if names[key] else array for key, array in state.items()
+    }

@@ -4,7 +4,6 @@
 """
 
 import itertools
-import sys
 import time
 from collections.abc import Sequence
 from functools import partial
@@ -36,11 +35,10 @@ from common.task.task import Task
 from torch_impl import distributed
 from torch_impl.data import Batches, ShardedData
 from torch_impl.onednn import onednn_is_on
-from torch_impl.strategies import build_strategy
+from torch_impl.strategies import build_strategy, trial_of
 from torch_impl.strategies.allreduce import AllReduce
 from torch_impl.strategies.native import join_ranks
 from torch_impl.strategies.strategy import Strategy
-from torch_impl.strategies.trial import trial_of
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -61,9 +59,9 @@ def build_contestant(name: str, task: Task, comm: Communicator, times: ExchangeT
     if name == "np2_ddp":
         strategy = _Ddp(task, comm=comm, device=device)
     elif name == "np2_mpi":
-        strategy = _BareMpi(task, comm=comm, device=device, times=times)
+        strategy = _BareMpi(task, comm=comm, device=device, meter=times)
     elif name == "np2":
-        strategy = _NotedAllReduce(task, comm=comm, device=device, times=times)
+        strategy = AllReduce(task, comm=comm, device=device, meter=times)
     else:  # the times of np2_each overlap
         strategy = build_strategy(task, comm=comm, device=device)
     trial = trial_of(strategy, learning_rates=constant_rates(task))
@@ -71,14 +69,6 @@ def build_contestant(name: str, task: Task, comm: Communicator, times: ExchangeT
         return bare_loop(strategy, trial.batches, with_sums=name != "bare", makes_batches=name == "bare_batches")
     strategy.broadcast(from_checkpoint=False)
     return trained_epochs(strategy, trial.batches)
-
-
-class _NotedAllReduce(AllReduce):
-    """All-reduce, with the times of each exchange."""
-
-    def __init__(self, task: Task, *, comm: Communicator, device: torch.device, times: ExchangeTimes) -> None:
-        super().__init__(task, comm=comm, device=device)
-        self.meter = times
 
 
 class _Ddp(Strategy):
@@ -93,14 +83,10 @@ class _Ddp(Strategy):
 class _BareMpi(Strategy):
     """Gradients are averaged by bare MPI after the last of them."""
 
-    def __init__(self, task: Task, *, comm: Communicator, device: torch.device, times: ExchangeTimes) -> None:
-        super().__init__(task, comm=comm, device=device)
-        self._times = times
-
     def wrap(self, model: nn.Module, optimizer: torch.optim.Optimizer, *, learning_rates: np.ndarray) -> None:
         """Take model and optimizer, and make room for all gradients."""
         super().wrap(model, optimizer, learning_rates=learning_rates)
-        self._average_of = BareAverage([weight.shape for weight in model.parameters()], times=self._times)
+        self._average_of = BareAverage([weight.shape for weight in model.parameters()], times=self.meter)
 
     def before_update(self) -> None:
         """Average the gradients."""
@@ -148,6 +134,4 @@ def bare_loop(strategy: Strategy, data: Any, *, with_sums: bool, makes_batches: 
 
 
 if __name__ == "__main__":
-    code = main()
-    exit_rank(code)
-    sys.exit(code)
+    exit_rank(main())

@@ -1,20 +1,22 @@
-"""The Horovod steps in PyTorch: init, pin, wrap, broadcast; averaged BatchNorm statistics."""
+"""The Horovod steps in PyTorch: init, pin, wrap, broadcast; averaged BatchNorm statistics; ranks that come and go."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributed import DistError
 
 from common.config import Config, DeviceConfig
 from common.distributed.communicator import Communicator
 from common.distributed.core_sharing import threads_per_rank
-from common.distributed.horovod_module import horovod_module
+from common.distributed.horovod_module import horovod_module, lost_rank_errors
 from common.distributed.joining import join_ranks
 from common.distributed.pinning import check_own_gpu, choose_gpu
 from common.errors import UserError
 from common.measurement.exchange_meter import ExchangeMeter
+from common.run.elastic import Hooks
 from common.run.world import RankDevice
 from common.utils.freed_memory import keep_freed_memory
 from torch_impl.onednn import onednn_is_on, use_onednn
@@ -84,19 +86,31 @@ def _add_in_one_order(is_on: bool) -> None:
 
 
 def wrap_optimizer(optimizer: torch.optim.Optimizer, *, model: nn.Module, config: Config, meter: ExchangeMeter) -> Any:
-    """Return Horovod's optimizer, which starts to average gradients over the ranks when they are there.
-
-    Args:
-        meter: counts what is exchanged.
-    """
+    """Return Horovod's optimizer, which starts to average gradients over the ranks when they are there."""
     return hvd.DistributedOptimizer(
         optimizer,
         named_parameters=model.named_parameters(),
-        compression=_Counted(_compression(config), meter),
+        compression=_of_gradients(config, meter),
         op=hvd.Average,
         backward_passes_per_step=config.device.backward_passes_per_step,
         groups=config.device.groups,
     )
+
+
+def rejoin(settings: Config) -> Communicator:
+    """Leave Horovod and join it again, with the ranks that are there then."""
+    hvd.shutdown()
+    return init(settings)
+
+
+def is_lost_rank(error: BaseException) -> bool:
+    """Return whether an exchange has failed: one of Horovod, or of PyTorch's own, of which Gloo's has no type."""
+    if isinstance(error, (*lost_rank_errors(), DistError)):
+        return True
+    return isinstance(error, RuntimeError) and "gloo" in str(error).lower()
+
+
+HOOKS = Hooks(horovod=hvd, rejoin=rejoin, is_lost_rank=is_lost_rank)
 
 
 def wait_for_all_ranks() -> None:
@@ -119,50 +133,37 @@ def average_in_place(
         name: of the operation; the same on all ranks.
         weight: of this rank; the mean over ranks is 1.
         group: Horovod's process set of the ranks; None: all.
-        meter: counts what is exchanged.
     """
     weighted = values if weight == 1 else [value * weight for value in values]
-    averages = _average(weighted, compression=_way(hvd.Compression.none, config), name=name, group=group, meter=meter)
+    averages = _average(weighted, _uncompressed(config, meter), name=name, group=group)
     for tensor, average in zip(values, averages, strict=True):
         tensor.copy_(average)
 
 
 def average_gradients(
-    gradients: Sequence[Tensor],
-    *,
-    config: Config,
-    group: Any = None,
-    meter: ExchangeMeter | None = None,
+    gradients: Sequence[Tensor], *, config: Config, group: Any = None, meter: ExchangeMeter | None = None
+) -> None:
+    """Replace gradients by their averages, as the optimizer of `wrap_optimizer` does with all in one group."""
+    averages = _average(gradients, _of_gradients(config, meter), name="gradients", group=group)
+    for gradient, average in zip(gradients, averages, strict=True):
+        gradient.copy_(average)
+
+
+def gather(
+    tensors: Mapping[str, Tensor], *, config: Config, group: Any = None, meter: ExchangeMeter | None = None
 ) -> list[Tensor]:
-    """Average gradients over the ranks as the optimizer of `wrap_optimizer` does with all in one group.
+    """Return tensors with the entries of all ranks along their first axis, the only one that Horovod knows.
 
     Args:
-        group: Horovod's process set of the ranks; None: all.
-        meter: counts what is exchanged.
+        tensors: by the names of the operations, which are the same on all ranks.
     """
-    return _average(gradients, compression=_compression(config), name="gradients", group=group, meter=meter)
-
-
-def average_sparse(values: Tensor, indices: Tensor, *, size: int, config: Config, meter: ExchangeMeter) -> Tensor:
-    """Return the average over ranks of vectors, of which each rank has as many entries; the others are zero.
-
-    Args:
-        values: (entries,), of this rank.
-        indices: (entries,) int32, the place of each; none twice.
-        size: of the vectors.
-        meter: counts what is exchanged.
-    """
-    compression = _Counted(_way(hvd.Compression.none, config), meter)
-    with meter.timed():
-        parts = []
-        for name, own in (("values", values), ("indices", indices)):
-            sent, context = compression.compress(own)
-            gathered = compression.decompress(hvd.allgather(sent, name=f"sparse_{name}"), context)
-            parts.append(gathered.view(-1, len(own)))
-    average = torch.zeros(size, dtype=values.dtype, device=values.device)
-    for of_rank, places in zip(*parts, strict=True):  # one after the other: the same sums on all ranks
-        average[places] += of_rank / len(parts[0])
-    return average
+    hook, gathered = _uncompressed(config, meter), []
+    with hook.meter.timed():
+        for name, own in tensors.items():
+            sent, context = hook.compress(own)
+            entries = hvd.allgather(sent, name=name, process_set=group or hvd.global_process_set)
+            gathered.append(hook.decompress(entries, context))
+    return gathered
 
 
 def combine_updates(updates: Sequence[Tensor], *, meter: ExchangeMeter) -> list[Tensor]:
@@ -170,11 +171,8 @@ def combine_updates(updates: Sequence[Tensor], *, meter: ExchangeMeter) -> list[
 
     Two of them, a and b, become (1 - ab / 2aa) a + (1 - ab / 2bb) b; with more ranks, pairs of neighbors, then pairs of
     pairs (Maleki et al., arXiv 2006.02924).
-
-    Args:
-        meter: counts what is exchanged.
     """
-    return _average(updates, compression=_ThroughHost(hvd.Compression.none), name="updates", meter=meter, op=hvd.Adasum)
+    return _average(updates, _Counted(hvd.Compression.none, meter, through_host=True), name="updates", op=hvd.Adasum)
 
 
 def broadcast_state(
@@ -248,62 +246,46 @@ def synchronize(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-class _ThroughHost:
-    """Horovod's hook for compression, by which tensors are exchanged in host memory: NCCL refuses a shared GPU."""
-
-    def __init__(self, compression: Any) -> None:
-        self._compression = compression
-
-    def compress(self, tensor: Tensor) -> tuple[Tensor, Any]:
-        small, context = self._compression.compress(tensor)
-        return small.to("cpu", copy=True), (context, tensor.device)
-
-    def decompress(self, tensor: Tensor, context: Any) -> Tensor:
-        inner, device = context
-        original: Tensor = self._compression.decompress(tensor.to(device), inner)
-        return original
-
-
 class _Counted:
-    """Horovod's hook for compression, which counts the bytes that are handed to Horovod and got back."""
+    """Horovod's hook for compression, which counts the bytes that are handed to Horovod and got back.
 
-    def __init__(self, compression: Any, meter: ExchangeMeter) -> None:
-        self._compression = compression
-        self._meter = meter
+    Args:
+        through_host: whether tensors are exchanged in host memory, as for a shared GPU, which NCCL refuses.
+    """
+
+    def __init__(self, compression: Any, meter: ExchangeMeter | None, *, through_host: bool) -> None:
+        self._compression, self._through_host = compression, through_host
+        self.meter = meter or ExchangeMeter()
 
     def compress(self, tensor: Tensor) -> tuple[Tensor, Any]:
         small, context = self._compression.compress(tensor)
-        self._meter.send(small.nbytes)
-        return small, context
+        if self._through_host:
+            small = small.to("cpu", copy=True)
+        self.meter.send(small.nbytes)
+        return small, (context, tensor.device)
 
     def decompress(self, tensor: Tensor, context: Any) -> Tensor:
-        self._meter.received_bytes += tensor.nbytes
-        original: Tensor = self._compression.decompress(tensor, context)
+        self.meter.received_bytes += tensor.nbytes
+        inner, device = context
+        original: Tensor = self._compression.decompress(tensor.to(device) if self._through_host else tensor, inner)
         return original
 
 
-def _compression(config: Config) -> Any:
-    return _way(hvd.Compression.fp16 if config.device.compression == "fp16" else hvd.Compression.none, config)
+def _of_gradients(config: Config, meter: ExchangeMeter | None) -> _Counted:
+    compression = hvd.Compression.fp16 if config.device.compression == "fp16" else hvd.Compression.none
+    return _Counted(compression, meter, through_host=config.device.share_gpu)
 
 
-def _way(compression: Any, config: Config) -> Any:
-    return _ThroughHost(compression) if config.device.share_gpu else compression
+def _uncompressed(config: Config, meter: ExchangeMeter | None) -> _Counted:
+    return _Counted(hvd.Compression.none, meter, through_host=config.device.share_gpu)
 
 
 def _average(
-    tensors: Sequence[Tensor],
-    *,
-    compression: Any,
-    name: str,
-    group: Any = None,
-    meter: ExchangeMeter | None = None,
-    op: Any = None,
+    tensors: Sequence[Tensor], hook: _Counted, *, name: str, group: Any = None, op: Any = None
 ) -> list[Tensor]:
-    meter = meter or ExchangeMeter()
-    compression = _Counted(compression, meter)
-    with meter.timed():
-        small, contexts = zip(*map(compression.compress, tensors), strict=True)
+    with hook.meter.timed():
+        small, contexts = zip(*map(hook.compress, tensors), strict=True)
         averages = hvd.grouped_allreduce(
             small, op=hvd.Average if op is None else op, name=name, process_set=group or hvd.global_process_set
         )
-        return [compression.decompress(average, context) for average, context in zip(averages, contexts, strict=True)]
+        return [hook.decompress(average, context) for average, context in zip(averages, contexts, strict=True)]

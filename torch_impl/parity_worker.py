@@ -3,7 +3,6 @@
 `keras_impl/parity_worker.py` is its twin.
 """
 
-import sys
 from collections.abc import Sequence
 
 import torch_impl  # isort: skip  # noqa: F401 - before PyTorch: switches to the environment that has it
@@ -22,8 +21,7 @@ from common.task.task import Task
 from torch_impl import distributed
 from torch_impl.models import build_model
 from torch_impl.optimizers import loss_per_sample
-from torch_impl.strategies import build_strategy
-from torch_impl.strategies.trial import trial_of
+from torch_impl.strategies import build_strategy, trial_of
 from torch_impl.weights import get_weights, load_weights
 
 
@@ -69,6 +67,4 @@ def outputs(spec: ModelSpec, weights: Weights, dtype: Dtype, training: bool) -> 
 
 
 if __name__ == "__main__":
-    code = main()
-    exit_rank(code)
-    sys.exit(code)
+    exit_rank(main())

@@ -8,31 +8,28 @@ from torch import Tensor, nn
 from torch_impl.exchange import GroupExchange
 
 
-class SplitConvolution(nn.Conv2d):
+class SplitLayer(nn.Module):
+    """A layer whose inputs all ranks have."""
+
+    def __init__(self, *arguments: Any, exchange: GroupExchange, name: str, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self.exchange, self.name = exchange, name
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return what this rank's piece of the layer makes of them."""
+        outputs: Tensor = super().forward(self.exchange.copy(inputs, name=self.name))
+        return outputs
+
+
+class SplitConvolution(SplitLayer, nn.Conv2d):
     """This rank's filters of a convolution."""
 
-    def __init__(self, *arguments: Any, exchange: GroupExchange, name: str, **named: Any) -> None:
-        super().__init__(*arguments, **named)
-        self.exchange, self.name = exchange, name
 
-    def forward(self, inputs: Tensor) -> Tensor:
-        """Return this rank's channels."""
-        return super().forward(self.exchange.copy(inputs, name=self.name))
-
-
-class ColumnsDense(nn.Linear):
+class ColumnsDense(SplitLayer, nn.Linear):
     """This rank's units of a dense layer."""
 
-    def __init__(self, *arguments: Any, exchange: GroupExchange, name: str, **named: Any) -> None:
-        super().__init__(*arguments, **named)
-        self.exchange, self.name = exchange, name
 
-    def forward(self, inputs: Tensor) -> Tensor:
-        """Return the outputs of this rank's units."""
-        return super().forward(self.exchange.copy(inputs, name=self.name))
-
-
-class RowsDense(ColumnsDense):
+class RowsDense(SplitLayer, nn.Linear):
     """All units of a dense layer, of which each rank has the weights of some inputs."""
 
     def forward(self, inputs: Tensor) -> Tensor:
@@ -41,12 +38,8 @@ class RowsDense(ColumnsDense):
         return total if self.bias is None else total + self.bias
 
 
-class Gather(nn.Module):
+class Gather(SplitLayer):
     """The channels of all ranks."""
-
-    def __init__(self, *, exchange: GroupExchange, name: str) -> None:
-        super().__init__()
-        self.exchange, self.name = exchange, name
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return the channels of all ranks, (batch, channels, height, width)."""

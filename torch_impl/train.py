@@ -20,11 +20,9 @@ from common.strategies.balance import prepare_on_all_ranks
 from common.utils.command_line import program_name
 from torch_impl import distributed
 from torch_impl.data import ShardedData
-from torch_impl.elastic import HOOKS
 from torch_impl.models import build_model
 from torch_impl.optimizers import build_optimizer
-from torch_impl.strategies import build_strategy
-from torch_impl.strategies.trial import trial
+from torch_impl.strategies import build_strategy, trial
 
 PROGRAM = program_name(__file__)
 
@@ -34,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     settings = read_settings(arguments, program=PROGRAM)
     # Horovod 1/7 - init: the processes that the launcher started find each other.
     comm = distributed.init(settings)
-    return run_program(train, settings, comm=comm, hooks=HOOKS, framework="torch", program=PROGRAM)
+    return run_program(train, settings, comm=comm, hooks=distributed.HOOKS, framework="torch", program=PROGRAM)
 
 
 def train(config: Config, comm: Communicator, run: Run) -> None:

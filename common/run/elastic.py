@@ -1,6 +1,6 @@
 """Ranks that come and go (`--elastic`): what this process remembers from one set of ranks to the next.
 
-Not here: Horovod's part (`elastic.py` of each framework folder), and what starts the ranks
+Not here: Horovod's part (`distributed.py` of each framework folder), and what starts the ranks
 (`launch/starting/elastic.py`).
 """
 

@@ -3,6 +3,7 @@
 They compute what those of `Strategy` compute.
 """
 
+from functools import partial
 from typing import Any
 
 import keras
@@ -39,7 +40,7 @@ class Profiled(Strategy):
         # One function per part, each to be timed; but forward and backward in one, for alone the latter takes far
         # longer.
         self._gradients_of = tf.function(self._forward_and_backward, autograph=False)
-        self._average = tf.function(self._averages_of, autograph=False)
+        self._average = tf.function(partial(distributed.average_gradients, config=self.task.config), autograph=False)
         self._apply_gradients = tf.function(self.apply, autograph=False)
         self._add_sums = tf.function(self._sums.add, autograph=False)
 
@@ -50,11 +51,8 @@ class Profiled(Strategy):
 
     def step(self, images: np.ndarray, labels: np.ndarray) -> None:
         """Make an update, part by part, of a stack of one."""
-        self._timed_step(tf.constant(images[0]), tf.constant(labels[0]))
-
-    def _timed_step(self, images: tf.Tensor, labels: tf.Tensor) -> None:
-        lap = self.profiler.lap
-        outputs, losses, gradients, ends = self._gradients_of(images, labels)
+        lap, its_images, its_labels = self.profiler.lap, tf.constant(images[0]), tf.constant(labels[0])
+        outputs, losses, gradients, ends = self._gradients_of(its_images, its_labels)
         names = [*(name for name, _ in self._parts), self._loss_name]
         forward: list[tuple[Part, str]] = [("forward", name) for name in ("", *names)]
         backward: list[tuple[Part, str]] = [("backward", name) for name in reversed(names)]
@@ -70,7 +68,7 @@ class Profiled(Strategy):
             lap("allreduce")
         self._apply_gradients(gradients)
         lap("optimizer")
-        self._add_sums(outputs, losses, labels)
+        self._add_sums(outputs, losses, its_labels)
         self.meter.count_update()
 
     def _forward_and_backward(self, images: tf.Tensor, labels: tf.Tensor) -> tuple[Any, Any, list[Any], tf.Tensor]:
@@ -106,9 +104,6 @@ class Profiled(Strategy):
             }
         in_order = [gradients[variable.path] for variable in self.model.trainable_variables]
         return hidden, losses, in_order, tf.stack(clock.times)
-
-    def _averages_of(self, gradients: list[Any]) -> list[Any]:
-        return distributed.average_gradients(gradients, config=self.task.config)
 
 
 class _Clock:

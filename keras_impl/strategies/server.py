@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import keras
 import numpy as np
@@ -15,7 +14,7 @@ from common.run_folder.sharing import SharingRecord
 from common.strategies.served_run import ServedRun
 from common.task.task import Task
 from keras_impl.strategies.strategy import Strategy
-from keras_impl.weights import trainable_maps
+from keras_impl.weights import state_from_file, state_to_file, trainable_maps
 
 
 class Server(Strategy):
@@ -40,7 +39,7 @@ class Server(Strategy):
     def broadcast(self, *, from_checkpoint: bool) -> None:
         """Give the servers rank 0's weights and optimizer state, and all workers the weights."""
         super().broadcast(from_checkpoint=from_checkpoint)
-        optimizer = _relaid(super().optimizer_state(), {name: one.from_file for name, one in self._maps.items()})
+        optimizer = state_from_file(super().optimizer_state(), self._maps)
         variables = {name: one.variable for name, one in self._maps.items()}
         weights = np.concatenate([variable.numpy().ravel() for variable in variables.values()])
         shapes = {name: tuple(variable.shape) for name, variable in variables.items()}
@@ -48,7 +47,7 @@ class Server(Strategy):
 
     def optimizer_state(self) -> Weights:
         """Return "<parameter>.<slot>" -> array, and "step", as the servers have them."""
-        return _relaid(self._served.optimizer_state(), {name: one.to_file for name, one in self._maps.items()})
+        return state_to_file(self._served.optimizer_state(), self._maps)
 
     def rehearsals(self) -> Iterator[None]:
         """Yield for each update to be rehearsed, then undo what these changed of this strategy."""
@@ -79,12 +78,3 @@ class Server(Strategy):
         sizes = [int(np.prod(variable.shape)) for variable in variables]
         for variable, part in zip(variables, tf.split(vector, sizes), strict=True):
             variable.assign(tf.reshape(part, variable.shape))
-
-
-def _relaid(optimizer: Weights, layouts: dict[str, Any]) -> Weights:
-    """Return the optimizer's state with the arrays of each parameter laid out anew."""
-    names = {key: key.rpartition(".")[0] for key in optimizer}
-    return {
-        key: np.ascontiguousarray(layouts[names[key]](array)) if names[key] else array
-        for key, array in optimizer.items()
-    }

@@ -45,11 +45,11 @@ class Strategy(RankStrategy):
     model: keras.Model
     optimizer: keras.optimizers.Optimizer
 
-    def __init__(self, task: Task, *, comm: Communicator, device: str) -> None:
+    def __init__(self, task: Task, *, comm: Communicator, device: str, meter: ExchangeMeter | None = None) -> None:
         super().__init__(task, comm=comm)
         self.device = device
         # Where gradients are averaged in several groups, the times of these overlap.
-        self.meter = ExchangeMeter(times=task.measured_config.device.gradient_groups == "one")
+        self.meter = meter or ExchangeMeter(times=task.measured_config.device.gradient_groups == "one")
         self._counted_before = 0
         self._slowdown = slowdown_of(task, rank=comm.rank)
         self._samples, self._image_shape = task.samples_of_ranks[comm.data_rank], task.dataset.image_shape

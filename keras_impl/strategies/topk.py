@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from common.run_folder.sharing import SharingRecord
 from common.strategies.sharing import kept_entries, sparse_record
-from keras_impl import distributed
+from keras_impl.distributed import gather
 from keras_impl.strategies.strategy import Strategy
 from keras_impl.weights import trainable_maps
 
@@ -47,11 +47,19 @@ class TopK(Strategy):
         self._residual.assign(residual)
         average = total - residual  # of one rank
         if self.comm.size > 1:
-            average = distributed.average_sparse(
-                values, indices, size=sum(self._sizes), config=self.task.config, meter=self.meter
-            )
+            average = self._average(values, indices)
         averages = tf.split(tf.gather(average, self._from_file), self._sizes)
         return [tf.reshape(part, one.shape) for part, one in zip(averages, gradients, strict=True)]
+
+    def _average(self, values: tf.Tensor, indices: tf.Tensor) -> tf.Tensor:
+        """Return the average of vectors of which each rank has only these entries: values, int32 indices."""
+        own = {"sparse_values": values, "sparse_indices": indices}
+        gathered = gather(own, config=self.task.config, meter=self.meter)
+        average = tf.zeros(sum(self._sizes), values.dtype)
+        # One after the other: the same sums on all ranks.
+        for of_rank, places in zip(*(tf.split(entries, self.comm.size) for entries in gathered), strict=True):
+            average = tf.tensor_scatter_nd_add(average, places[:, None], of_rank / self.comm.size)
+        return average
 
     def _largest(self, part: tf.Tensor) -> tf.Tensor:
         """Return the places of the entries of one tensor that are sent; of equal ones, the first."""

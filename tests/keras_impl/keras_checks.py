@@ -103,11 +103,15 @@ def check_an_update_that_an_overflow_leaves_out_uses_up_its_learning_rate(folder
     np.testing.assert_allclose(-np.diff(values), [0.1, 0.0, 0.025 * 1.9], rtol=1e-5)
     assert int(wrapped.iterations) == 2 and int(wrapped.steps) == 3
     names = ["kernel", "bias"]
-    scalars, slots = update_rules.export_state(wrapped, names=names)
-    assert [int(scalars[name]) for name in ("learning_rate_step", "step", "loss_scale_growth_step")] == [3, 2, 1]
-    assert scalars["loss_scale"] == scale
-    scalars |= {"learning_rate_step": np.array(1), "loss_scale": np.array(8.0), "loss_scale_growth_step": np.array(0)}
-    update_rules.import_state(wrapped, names=names, scalars=scalars, slots=slots)
+    state = update_rules.export_state(wrapped, names=names)
+    assert [int(state[name][0]) for name in ("learning_rate_step", "step", "loss_scale_growth_step")] == [3, 2, 1]
+    assert state["loss_scale"].tolist() == [scale]
+    state |= {
+        "learning_rate_step": np.array([1]),
+        "loss_scale": np.array([8.0]),
+        "loss_scale_growth_step": np.array([0]),
+    }
+    update_rules.import_state(wrapped, state, names=names)
     assert (int(wrapped.steps), float(wrapped.dynamic_scale), int(wrapped.step_counter)) == (1, 8.0, 0)
 
 

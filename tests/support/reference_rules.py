@@ -42,15 +42,11 @@ def adamw(parameter, gradient, state, *, lr, weight_decay=1e-2, **rest):
     return adam(parameter * (1 - lr * weight_decay), gradient, state, lr=lr, **rest)
 
 
-def rmsprop(parameter, gradient, state, *, lr, alpha=0.99, eps=1e-8, momentum=0.0, weight_decay=0.0):
+def rmsprop(parameter, gradient, state, *, lr, alpha=0.99, eps=1e-8, weight_decay=0.0):
     """`torch.optim.RMSprop`, not centered: epsilon after the root."""
     gradient = gradient + weight_decay * parameter
     square = alpha * state.get("square_avg", 0.0) + (1 - alpha) * gradient**2
-    direction = gradient / (np.sqrt(square) + eps)
-    if momentum == 0.0:
-        return parameter - lr * direction, {"square_avg": square}
-    buffer = momentum * state.get("momentum_buffer", 0.0) + direction
-    return parameter - lr * buffer, {"square_avg": square, "momentum_buffer": buffer}
+    return parameter - lr * gradient / (np.sqrt(square) + eps), {"square_avg": square}
 
 
 def losses(outputs, labels):

@@ -51,7 +51,7 @@ _SETTINGS = {
     "adamw": {},
     "adamw_settings": {"eps": 0.1, "weight_decay": 0.3},
     "rmsprop": {},
-    "rmsprop_settings": {"alpha": 0.9, "eps": 0.1, "momentum": 0.9, "weight_decay": 0.3},
+    "rmsprop_settings": {"alpha": 0.9, "eps": 0.1, "weight_decay": 0.3},
 }
 OPTIMIZER_CASES = {
     name: OptimizerCase(rule=rule, base_lr=0.02 if rule == "rmsprop" else 0.1, settings=settings)

@@ -18,7 +18,7 @@ SETTINGS = {
 def run(framework):
     """Measure shares and gradient groups, with no other collection of garbage; return how many models are left."""
     distributed = importlib.import_module(f"{framework}_impl.distributed")
-    build = importlib.import_module(f"{framework}_impl.strategies.trial").trial
+    build = importlib.import_module(f"{framework}_impl.strategies").trial
     package, name = {"torch": ("torch.nn", "Linear"), "keras": ("keras", "Model")}[framework]
     kind = getattr(importlib.import_module(package), name)
     config = config_from_dict(SETTINGS)

@@ -19,9 +19,9 @@ from torch_impl import distributed
 from torch_impl.data import ShardedData
 from torch_impl.models import build_model
 from torch_impl.optimizers import build_optimizer
+from torch_impl.strategies import trial_of
 from torch_impl.strategies.strategy import Strategy
 from torch_impl.strategies.topk import TopK
-from torch_impl.strategies.trial import trial_of
 from torch_impl.train import main
 
 RATES = np.array([0.1, 0.05, 0.025])

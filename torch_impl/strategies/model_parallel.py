@@ -9,11 +9,6 @@ class ModelParallel(Strategy):
 
     def before_update(self) -> None:
         """Average the gradients over the copies of the model."""
-        if self.comm.part_group is None:
-            return
-        gradients = self.gradients()
-        averages = distributed.average_gradients(
-            gradients, config=self.config, group=self.comm.part_group, meter=self.meter
-        )
-        for gradient, average in zip(gradients, averages, strict=True):
-            gradient.copy_(average)
+        group = self.comm.part_group
+        if group is not None:
+            distributed.average_gradients(self.gradients(), config=self.config, group=group, meter=self.meter)

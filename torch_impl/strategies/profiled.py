@@ -66,10 +66,7 @@ class Profiled(Strategy):
             return
         wait_for_all_ranks()
         self.profiler.lap("waiting")
-        gradients = self.gradients()
-        averages = average_gradients(gradients, config=self.config)
-        for gradient, average in zip(gradients, averages, strict=True):
-            gradient.copy_(average)
+        average_gradients(self.gradients(), config=self.config)
         self.profiler.lap("allreduce")
 
     def apply(self) -> None:

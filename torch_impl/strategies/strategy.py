@@ -42,10 +42,12 @@ class Strategy(RankStrategy):
     exchange: GroupExchange | None = None
     most_updates = 1  # the loop is Python's; what is gathered further ahead has left the cache when it is needed
 
-    def __init__(self, task: Task, *, comm: Communicator, device: torch.device) -> None:
+    def __init__(
+        self, task: Task, *, comm: Communicator, device: torch.device, meter: ExchangeMeter | None = None
+    ) -> None:
         super().__init__(task, comm=comm)
         self.device, self.config = device, task.config
-        self.meter = ExchangeMeter()
+        self.meter = meter or ExchangeMeter()
         self._updates = self._first_step = 0
         self._gradient: Tensor | None = None
         self._precision = _precision(task.config.device.mixed_precision, device=device)

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from common.run_folder.sharing import SharingRecord
 from common.strategies.sharing import kept_entries, sparse_record
-from torch_impl import distributed
+from torch_impl.distributed import gather
 from torch_impl.strategies.strategy import Strategy
 
 
@@ -34,11 +34,18 @@ class TopK(Strategy):
         self._residual.copy_(total.index_fill(0, indices, 0))
         average = total - self._residual  # of one rank
         if self.comm.size > 1:
-            average = distributed.average_sparse(
-                total[indices], indices.int(), size=len(total), config=self.config, meter=self.meter
-            )
+            average = self._average(total[indices], indices.int())
         for gradient, part in zip(gradients, average.split(sizes), strict=True):
             gradient.copy_(part.view_as(gradient))
+
+    def _average(self, values: Tensor, indices: Tensor) -> Tensor:
+        """Return the average of vectors of which each rank has only these entries: values, int32 indices."""
+        own = {"sparse_values": values, "sparse_indices": indices}
+        parts = [entries.view(-1, len(values)) for entries in gather(own, config=self.config, meter=self.meter)]
+        average = torch.zeros_like(self._residual)
+        for of_rank, places in zip(*parts, strict=True):  # one after the other: the same sums on all ranks
+            average[places] += of_rank / self.comm.size
+        return average
 
     def _largest(self, part: Tensor) -> Tensor:
         """Return the places of the entries of one tensor that are sent; of equal ones, the first."""
