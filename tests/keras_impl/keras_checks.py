@@ -21,7 +21,9 @@ import numpy as np
 import tensorflow as tf
 from fake_ranks import alone
 from frameworks import run_checks
+from reference_rules import losses
 
+from common.checks.parity_cases import LOSSES
 from common.config import Config, DeviceConfig, config_from_dict
 from common.errors import UserError
 from common.run.epoch import Trial
@@ -31,7 +33,7 @@ from keras_impl.data import ShardedData
 from keras_impl.exchange_meter import ExchangeMeter
 from keras_impl.horovod_keras3 import DistributedOptimizer
 from keras_impl.models import build_model, set_precision_and_layout
-from keras_impl.optimizers import LearningRates, build_optimizer
+from keras_impl.optimizers import LearningRates, build_optimizer, loss_per_sample
 from keras_impl.strategies.profiled import Profiled
 from keras_impl.strategies.strategy import Strategy, _accumulated
 from keras_impl.strategies.topk import TopK
@@ -178,6 +180,18 @@ def check_a_rank_with_two_replicas_names_a_gpu_and_the_fullest_memory(folder):
         assert distributed.gpu_model("GPU:0") == "GPU:0"
         assert distributed.peak_device_memory("GPU:0") == 5
     assert distributed.gpu_model("cpu") is None and distributed.peak_device_memory("cpu") is None
+
+
+def check_losses_and_their_gradients_are_numpys(folder):
+    outputs, labels = np.random.default_rng(1).normal(size=(7, 5)), np.arange(7) % 5
+    for name, (loss, gradient) in losses(outputs, labels).items():
+        config, model_config = LOSSES[name]
+        with tf.GradientTape() as tape:
+            given = tf.constant(outputs)
+            tape.watch(given)
+            ours = tf.reduce_mean(loss_per_sample(given, tf.constant(labels), config=config, model_config=model_config))
+        np.testing.assert_allclose(ours.numpy(), loss, rtol=1e-12)
+        np.testing.assert_allclose(tape.gradient(ours, given).numpy(), gradient, rtol=0, atol=1e-12)
 
 
 def check_kernels_of_a_gpu_add_in_one_order_unless_cudnn_may_try_its_own(folder):

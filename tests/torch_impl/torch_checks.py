@@ -9,8 +9,9 @@ import numpy as np
 import torch
 from fake_ranks import alone
 from frameworks import run_checks
+from reference_rules import losses
 
-from common.checks.parity_cases import IMAGES, make_spec
+from common.checks.parity_cases import IMAGES, LOSSES, make_spec
 from common.config import DeviceConfig, ModelConfig, config_from_dict
 from common.model.partition import cut_into_stages
 from common.task.prepare import prepare
@@ -18,7 +19,7 @@ from common.task.schedule import learning_rates
 from torch_impl import distributed
 from torch_impl.data import ShardedData
 from torch_impl.models import build_model
-from torch_impl.optimizers import build_optimizer
+from torch_impl.optimizers import build_optimizer, loss_per_sample
 from torch_impl.strategies import trial_of
 from torch_impl.strategies.strategy import Strategy
 from torch_impl.strategies.topk import TopK
@@ -55,6 +56,17 @@ def updated(rule, *, ours):
         optimizer.step()
         optimizer.load_state_dict(optimizer.state_dict())
     return model.weight.tolist()
+
+
+def check_losses_and_their_gradients_are_numpys(folder):
+    outputs, labels = np.random.default_rng(1).normal(size=(7, 5)), np.arange(7) % 5
+    for name, (loss, gradient) in losses(outputs, labels).items():
+        config, model_config = LOSSES[name]
+        given = torch.tensor(outputs, requires_grad=True)
+        ours = loss_per_sample(given, torch.tensor(labels), config=config, model_config=model_config).mean()
+        ours.backward()
+        np.testing.assert_allclose(ours.item(), loss, rtol=1e-12)
+        np.testing.assert_allclose(given.grad.numpy(), gradient, rtol=0, atol=1e-12)
 
 
 def check_kernels_of_a_gpu_add_in_one_order_unless_cudnn_may_try_its_own(folder):
