@@ -40,7 +40,7 @@ class Installer:
         """Read the lock, and pip's settings."""
         self.environment, self.programs, self.python = environment, programs, environment.python
         self.lock, self.uv = read_lock(environment.lock), ""
-        self.settings = pip_settings(programs.ask(self.python, "-m", "pip", "config", "list"))
+        self.settings = pip_settings(programs.ask(self.python, "-m", "pip", "config", "list", logged=False))
         self.offline = {}
         if environment.wheels:
             self.settings |= {"no-index": "1", "find-links": str(environment.wheels), "extra-index-url": ""}

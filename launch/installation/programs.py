@@ -105,17 +105,14 @@ class Programs:
             self.environment.installing.unlink()
         return code == 0
 
-    def ask(self, *words: str) -> str:
-        """Return what a program prints, nothing in a dry run; raise UserError if it fails.
-
-        It is not logged, as settings of pip may hold passwords.
-        """
+    def ask(self, *words: str, logged: bool = True) -> str:
+        """Return what a program prints, nothing in a dry run; raise UserError if it fails."""
         if self.dry:
             return ""
         variables = environment_variables(self.environment.venv)
         done = subprocess.run(words, capture_output=True, text=True, env=variables, check=False)
         with self.log.open("a", encoding="utf-8") as log:
-            print(f"\n$ {' '.join(words)}\n{done.stderr}", file=log)
+            print(f"\n$ {' '.join(words)}\n{done.stdout if logged else ''}{done.stderr}", file=log)
         if done.returncode != 0:
             raise self.failure(done.stderr)
         return done.stdout

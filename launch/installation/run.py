@@ -12,10 +12,15 @@ from common.errors import UserError
 from common.utils.cache_folder import cache_folder
 from launch.horovod import build as horovod_build
 from launch.installation.cuda import Node, Toolkit, check
-from launch.installation.environment import HOROVODS_NAMES, Environment, site_packages
+from launch.installation.environment import HOROVODS_NAMES, NAMES, Environment, site_packages
 from launch.installation.installer import Installer
 from launch.installation.programs import Programs
 
+# What a program of the environment prints of the CUDA that a framework was built for.
+ASK_CUDA = {
+    "torch": "import torch; print(torch.version.cuda)",
+    "keras": "from tensorflow.python.platform import build_info; print(build_info.build_info.get('cuda_version'))",
+}
 # Measured in environments, rounded up; with CUDA those of PyTorch take 5.6, those of TensorFlow 6.4.
 GIGABYTES = {"base": 0.5, "torch": 1.2, "keras": 2.0, "dev": 0.2, "build": 0.8, "cuda": 6.0}
 # What is shown of a step, how long it may take, what does it.
@@ -87,11 +92,23 @@ class SetUp:
         self.programs.run(python, "-m", "venv", str(self.environment.venv), installs=True)
 
     def install_packages(self) -> None:
-        """Install all packages."""
+        """Install all packages, and stop before minutes of compiling if a framework came without its CUDA."""
         if self.programs.dry:
             print(f"#   {self.installer.describe()}")
-        else:
-            self.installer.install()
+            return
+        self.installer.install()
+        if self.environment.cuda:
+            for framework in self.environment.frameworks:
+                self.check_cuda(framework)
+
+    def check_cuda(self, framework: str) -> None:
+        """Raise UserError if a framework came without CUDA or with another major version."""
+        answer = self.programs.ask(self.environment.python, "-c", ASK_CUDA[framework]).split()[-1:]
+        if not answer or answer[0].split(".")[0] != str(self.environment.cuda):
+            raise UserError(
+                f"{NAMES[framework]} came in another build. Received: CUDA {' '.join(answer) or 'none'} instead of "
+                f"{self.environment.cuda}. See `pip config list` for an index that has other builds"
+            )
 
     def install_horovod(self) -> None:
         """Build a Horovod that passes its trial, or try the kept one, and install it in place of another one."""

@@ -19,7 +19,7 @@ from common.errors import EXIT_CODE_USER_ERROR, UserError
 from common.utils.command_line import end_cleanly_on_sigterm
 from launch.installation.environment import Environment, locked, remembered
 from launch.installation.programs import Programs, environment_variables
-from launch.installation.run import wanted_horovod
+from launch.installation.run import SetUp, wanted_horovod
 
 ROOT = Path(__file__).resolve().parents[3]
 BASE_PYTHON = getattr(sys, "_base_executable", sys.executable)
@@ -265,6 +265,16 @@ def test_a_failed_command_is_explained_and_names_the_log(output, programs):
         programs.run("sh", "-c", 'echo "$0"; exit 1', output["text"])
     assert output["said"] in str(error.value) and str(programs.log) in str(error.value)
     assert output["text"] in programs.log.read_text(encoding="utf-8")
+
+
+def test_the_build_of_a_framework_is_checked_before_horovod_is_compiled(programs, monkeypatch):
+    work = SetUp(programs.environment)
+    for answer in ("None", "12.6"):
+        monkeypatch.setattr(Programs, "ask", lambda *_, answer=answer: f"{answer}\n")
+        with pytest.raises(UserError, match=f"Received: CUDA {answer} instead of 13"):
+            work.check_cuda("torch")
+    monkeypatch.setattr(Programs, "ask", lambda *_: "13.0\n")
+    work.check_cuda("torch")
 
 
 def test_a_command_of_set_up_sees_nothing_of_a_job(monkeypatch):
