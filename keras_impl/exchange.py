@@ -21,7 +21,9 @@ class GroupExchange:
     """
 
     def __init__(self, comm: Communicator, *, config: Config, meter: ExchangeMeter) -> None:
-        self._comm, self._config, self._meter = comm, config, meter
+        self._comm = comm
+        self._config = config
+        self._meter = meter
 
     def copy(self, tensor: tf.Tensor, *, name: str) -> tf.Tensor:
         """Return the tensor; backward, the sum of the gradients of all ranks (Megatron-LM's f)."""

@@ -247,12 +247,21 @@ def export_state(optimizer: keras.optimizers.Optimizer, *, names: Sequence[str])
 
 
 def import_state(optimizer: keras.optimizers.Optimizer, state: Weights, *, names: Sequence[str]) -> None:
-    """Load what `export_state` returned, or what came from `torch.optim`; see there."""
-    for name, variable in _slots(optimizer, names=names).items():
+    """Load what `export_state` returned, or what came from `torch.optim`; see there.
+
+    Raises:
+        ValueError: the state has other slots than the optimizer; nothing was loaded.
+    """
+    slots, counts = _slots(optimizer, names=names), _counts(optimizer)
+    if unlike := slots.keys() ^ {name for name in state if "." in name}:
+        raise ValueError(
+            f"The state is that of another optimizer. Received: {', '.join(sorted(unlike))} on one side only"
+        )
+    for name, variable in slots.items():
         variable.assign(state[name])
-    for name, variable in _counts(optimizer).items():
-        if name in state:  # the servers of `--strategy server` have no loss scale
-            variable.assign(state[name][0])
+    read = counts if "loss_scale" in state else ("step",)  # servers have no loss scale
+    for name in read:
+        counts[name].assign(state[name][0])
 
 
 def _slots(optimizer: keras.optimizers.Optimizer, *, names: Sequence[str]) -> dict[str, keras.Variable]:

@@ -6,7 +6,11 @@ from collections.abc import Iterable
 
 
 def printable(text: str, *, keep: str = "") -> str:
-    """Return the text with control characters, but for those to keep, and bytes that are no text as escapes: \\x1b."""
+    """Return the text with control characters, and bytes that are no text, as escapes such as \\x1b.
+
+    Args:
+        keep: control characters that stay, such as "\\n".
+    """
     return "".join(
         character
         if character in keep or not unicodedata.category(character).startswith("C")

@@ -8,10 +8,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 # What a rank does. While it loads data or writes a checkpoint it does not wait for other ranks.
-ACTIVITIES = (
-    *("imports", "joining the others", "preparing data", "startup", "training", "loading data", "validation", "test"),
-    *("checkpoint", "other", "ending", "serving"),
-)
+_BEFORE_MEETING = ("imports", "joining the others", "preparing data")
+_TOGETHER = ("startup", "training", "loading data", "validation", "test", "checkpoint", "other", "ending")
+ACTIVITIES = (*_BEFORE_MEETING, *_TOGETHER, "serving")
 
 
 class Board(ctypes.Structure):

@@ -51,8 +51,9 @@ class Profiled(Strategy):
 
     def step(self, images: np.ndarray, labels: np.ndarray) -> None:
         """Make an update, part by part, of a stack of one."""
-        lap, its_images, its_labels = self.profiler.lap, tf.constant(images[0]), tf.constant(labels[0])
-        outputs, losses, gradients, ends = self._gradients_of(its_images, its_labels)
+        lap = self.profiler.lap
+        batch, batch_labels = tf.constant(images[0]), tf.constant(labels[0])
+        outputs, losses, gradients, ends = self._gradients_of(batch, batch_labels)
         names = [*(name for name, _ in self._parts), self._loss_name]
         forward: list[tuple[Part, str]] = [("forward", name) for name in ("", *names)]
         backward: list[tuple[Part, str]] = [("backward", name) for name in reversed(names)]
@@ -68,7 +69,7 @@ class Profiled(Strategy):
             lap("allreduce")
         self._apply_gradients(gradients)
         lap("optimizer")
-        self._add_sums(outputs, losses, its_labels)
+        self._add_sums(outputs, losses, batch_labels)
         self.meter.count_update()
 
     def _forward_and_backward(self, images: tf.Tensor, labels: tf.Tensor) -> tuple[Any, Any, list[Any], tf.Tensor]:

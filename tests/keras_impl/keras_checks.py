@@ -182,6 +182,18 @@ def check_a_rank_with_two_replicas_names_a_gpu_and_the_fullest_memory(folder):
     assert distributed.gpu_model("cpu") is None and distributed.peak_device_memory("cpu") is None
 
 
+def check_the_state_of_another_optimizer_is_refused(folder):
+    variables, problem = [keras.Variable(np.ones(2), name="a")], ""
+    adam, sgd = update_rules.Adam(0.1), update_rules.SGD(0.1, momentum=0.9)
+    for optimizer in (adam, sgd):
+        optimizer.build(variables)
+    try:
+        update_rules.import_state(sgd, update_rules.export_state(adam, names=["a"]), names=["a"])
+    except ValueError as error:
+        problem = str(error)
+    assert "a.exp_avg, a.exp_avg_sq, a.momentum_buffer on one side only" in problem
+
+
 def check_losses_and_their_gradients_are_numpys(folder):
     outputs, labels = np.random.default_rng(1).normal(size=(7, 5)), np.arange(7) % 5
     for name, (loss, gradient) in losses(outputs, labels).items():
