@@ -1,4 +1,4 @@
-"""Run the tests on two processes, each of which takes whole files (`support/selection.py`).
+"""Run the tests on three processes, each of which takes whole files (`support/selection.py`).
 
     python tests/run.py quick    # `make test`
     python tests/run.py ci       # `make test-ci`: what CI runs beyond the quick ones
@@ -28,8 +28,9 @@ def command(selection, further):
     files = {argument.partition("::")[0] for argument in further if argument.partition("::")[0].endswith(".py")}
     if selection == "gpu" and not files:
         further = ["tests/gpu", *further]
-    # A second process would collect one file to run nothing of it; and two would take the GPU from each other.
-    workers = "0" if len(files) == 1 or selection == "gpu" else "2"
+    # A second process would collect one file to run nothing of it; and two would take the GPU from each other. Three
+    # keep two cores busy, as many tests wait.
+    workers = "0" if len(files) == 1 or selection == "gpu" else "3"
     profile = "quick" if selection == "quick" else "ci"
     # `make lint` checks what is in tests/form.
     options = ["-m", SELECTIONS[selection], "-n", workers, f"--hypothesis-profile={profile}", "--ignore=tests/form"]

@@ -23,9 +23,9 @@ SPECIFICATION.loader.exec_module(run)
 @pytest.mark.parametrize(
     ("further", "workers"),
     [
-        ([], "2"),
-        (["tests/twins", "-k", "averaging"], "2"),
-        (["tests/test_run.py", "tests/test_pages.py"], "2"),
+        ([], "3"),
+        (["tests/twins", "-k", "averaging"], "3"),
+        (["tests/test_run.py", "tests/test_pages.py"], "3"),
         (["tests/test_run.py::test_one", "tests/test_run.py::test_two", "-x"], "0"),
     ],
 )

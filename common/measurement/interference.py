@@ -127,17 +127,19 @@ def other_processes(earlier: Sample) -> list[str]:
     """
     then, before = earlier
     time.sleep(max(0.0, then + SAMPLE_SECONDS - time.monotonic()))
-    own = _own_processes()
-    heavy = []
-    for process in psutil.process_iter(["cpu_percent", "cpu_times", "create_time", "name"]):
-        percent, times = process.info["cpu_percent"] or 0.0, process.info["cpu_times"]
-        if process not in before:
-            age = time.time() - process.info["create_time"]
-            percent = 100 * (times.user + times.system) / age if times and age >= SAMPLE_SECONDS else 0.0
-        if percent > 100 * HEAVY_CORES and process.pid not in own and not _is_neighbor(process.pid):
-            heavy.append((percent, process.info["name"]))
+    here, heavy = psutil.Process(), []
+    for process in psutil.process_iter(["cpu_percent"]):  # more of those alone that use much: it takes a while
+        with suppress(psutil.Error, ProcessLookupError):  # it may end meanwhile
+            percent = process.info["cpu_percent"] or 0.0 if process in before else _percent_of_its_age(process)
+            if percent > 100 * HEAVY_CORES and not _is_own(process, here) and not _is_neighbor(process.pid):
+                heavy.append((percent, process.name()))
     heavy.sort(reverse=True)
     return [f"{name}, {percent:.0f} % of a core" for percent, name in heavy[:MOST_NAMED]]
+
+
+def _percent_of_its_age(process: psutil.Process) -> float:
+    times, age = process.cpu_times(), time.time() - process.create_time()
+    return 100 * (times.user + times.system) / age if age >= SAMPLE_SECONDS else 0.0
 
 
 def take_sample() -> Sample:
@@ -146,14 +148,14 @@ def take_sample() -> Sample:
 
 
 # Before the framework is imported, so that the run need not wait for SAMPLE_SECONDS.
-_early = take_sample() if is_trainer() and launcher_local_rank(os.environ) == 0 else None
+_sample = take_sample() if is_trainer() and launcher_local_rank(os.environ) == 0 else None
 
 
 def _first_sample() -> Sample:
-    """Return the sample that was taken as this was imported; a later run in the same process takes its own."""
-    global _early
-    sample, _early = _early or take_sample(), None
-    return sample
+    """Return the first sample of this process, which serves all its runs: psutil counts from its latest look."""
+    global _sample
+    _sample = _sample or take_sample()
+    return _sample
 
 
 def _is_neighbor(process: int) -> bool:
@@ -165,17 +167,12 @@ def _is_neighbor(process: int) -> bool:
     return False
 
 
-def _own_processes() -> set[int]:
-    """Return the processes of this session, the children of this process, and the other ranks.
+def _is_own(process: psutil.Process, here: psutil.Process) -> bool:
+    """Return whether a process is of this session, or below this process, or another rank.
 
     All ranks have the same command line; a launcher may give each its own session. Parent processes are not used: the
     first process of a container adopts orphans of others.
     """
-    here = psutil.Process()
-    command, session = here.cmdline(), os.getsid(0)
-    own = {here.pid, *(child.pid for child in here.children(recursive=True))}
-    for process in psutil.process_iter(["cmdline"]):
-        with suppress(psutil.Error, ProcessLookupError):  # it may end meanwhile
-            if process.info["cmdline"] == command or os.getsid(process.pid) == session:
-                own.add(process.pid)
-    return own
+    if os.getsid(process.pid) == os.getsid(0) or here in (process, *process.parents()):
+        return True
+    return bool(process.as_dict(["cmdline"])["cmdline"] == here.cmdline())  # None: another user's

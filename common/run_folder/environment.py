@@ -13,7 +13,7 @@ import psutil
 
 from common.distributed.launchers import CPU_EXCHANGE, LOOKING, WAKING, YIELDING
 from common.json_records import Record
-from common.run_folder.revision import source_revision
+from common.run_folder.revision import imported_revision
 from common.utils.cores import cpu_quota, usable_cores
 from common.utils.freed_memory import MALLOC_VARIABLES
 
@@ -116,7 +116,7 @@ def describe_environment() -> Environment:
         python=platform.python_version(),
         packages=package_versions(sys.path),
         variables={name: value for name, value in sorted(os.environ.items()) if name in RECORDED_VARIABLES},
-        source_revision=source_revision(),
+        source_revision=imported_revision(),
         command=[Path(sys.argv[0]).name, *sys.argv[1:]],
         cpu_quota=cpu_quota(),
     )

@@ -1,5 +1,6 @@
 """The source revision of a run: git's commit, or that of the bundle from which this folder was set up."""
 
+import functools
 import hashlib
 import json
 import subprocess
@@ -10,6 +11,12 @@ from common.utils.paths import ROOT
 STAGED_FILE = "staged.json"  # written by launch/offline/unstage.py
 CHANGED = "+changes"
 UNKNOWN = "unknown"
+
+
+@functools.cache
+def imported_revision() -> str:
+    """Return the revision of the sources that this process has imported, with which it goes on."""
+    return source_revision()
 
 
 def source_revision(root: Path = ROOT) -> str:

@@ -365,7 +365,7 @@ def _strike_host(kind: Kind, launcher: int) -> bool:
 
 def _wait_for_watcher(rank: psutil.Process) -> None:
     """Return once a rank that has just been started has its watcher, which its first import starts."""
-    deadline = time.monotonic() + PAUSE_SECONDS
+    deadline = time.monotonic() + WAIT_SECONDS
     while not rank.children() and time.monotonic() < deadline:
         time.sleep(POLL_SECONDS / 10)
 

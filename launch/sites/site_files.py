@@ -9,6 +9,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from datetime import date
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -105,7 +106,7 @@ class LaunchSite(Record):
         if self.container and self.container.by_srun and self.launcher != "srun":
             raise UserError(f"Pyxis is a plugin of srun. Received: launcher {self.launcher}. Use srun")
 
-    @property
+    @cached_property
     def machines(self) -> Sites:
         """The table of machines, the project's with this file's entries added."""
         return self.known or read_sites(Path(self.file))

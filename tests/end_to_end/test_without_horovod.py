@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+from jobs import keras_in_ci
 from processes import BIN, ROOT, child_environment
 
 pytestmark = pytest.mark.ranks
@@ -39,6 +40,7 @@ def run(tmp_path, framework):
     return start
 
 
+@keras_in_ci
 def test_one_process_trains_resumes_predicts_and_exports(run, tmp_path, framework):
     for program, *arguments in (
         ("train.py", *DATA, "--epochs", "1", "--name", "run"),
@@ -53,6 +55,7 @@ def test_one_process_trains_resumes_predicts_and_exports(run, tmp_path, framewor
     assert (record["world"]["controller"], record["world"]["launcher"]) == ("none", "none")
 
 
+@keras_in_ci
 def test_several_ranks_are_one_line(run):
     done = run("train.py", *DATA, launcher=[str(BIN / "mpirun"), "-np", "2", "--oversubscribe"])
     lines = [line for line in done.stderr.splitlines() if line.startswith("error: ")]

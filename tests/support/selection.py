@@ -76,7 +76,7 @@ class Order:
 
     @pytest.hookimpl(trylast=True)  # after -m has selected
     def pytest_collection_modifyitems(self, items):
-        """Sort groups: the longest start first, and unit tests fill up what is left of the other worker's time."""
+        """Sort groups: the longest start first, and unit tests fill up what is left of the other workers' time."""
         tests, kinds = Counter(map(group_of, items)), {}
         for item in items:
             kind = next((n for n, name in enumerate(STARTERS) if item.get_closest_marker(name)), len(STARTERS))

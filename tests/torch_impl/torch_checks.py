@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from fake_ranks import alone
 from frameworks import run_checks
+from patches import shallow
 from reference_rules import losses
 
 from common.checks.parity_cases import IMAGES, LOSSES, make_spec
@@ -178,9 +179,10 @@ def check_of_equal_gradients_the_first_of_each_tensor_are_sent(folder):
 
 def check_nothing_is_left_of_a_rehearsal(folder):
     """With float16, which runs have on GPUs only, and BatchNorm; before the first update and after some."""
-    task = task_of("60x17x17x1x3", model={"model": "resnet34"}, device={"mixed_precision": "float16"})
-    strategy = Strategy(task, comm=alone(), device=torch.device("cpu"))
-    trial = trial_of(strategy, learning_rates=RATES)
+    with shallow("torch"):
+        task = task_of("60x17x17x1x3", model={"model": "resnet34"}, device={"mixed_precision": "float16"})
+        strategy = Strategy(task, comm=alone(), device=torch.device("cpu"))
+        trial = trial_of(strategy, learning_rates=RATES)
     model, optimizer, scaler = strategy.model, strategy.optimizer, strategy.scaler
 
     def everything():

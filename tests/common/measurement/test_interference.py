@@ -64,7 +64,7 @@ def test_runs_that_are_made_at_once_with_this_one_are_no_interference(tmp_path, 
     for name in ("busy-2", "busy-1"):  # not the name of what else runs here
         (tmp_path / name).symlink_to(sys.executable)
     neighbor, stranger = (busy(tmp_path / f"busy-{count}", env=os.environ | {AT_ONCE: count}) for count in "21")
-    monkeypatch.setattr(isolation, "_own_processes", set)
+    monkeypatch.setattr(isolation, "_is_own", lambda process, here: False)
     with neighbor, stranger:
         for at_once, names in (("2", {"busy-1"}), ("1", {"busy-1", "busy-2"})):
             monkeypatch.setenv(AT_ONCE, at_once)
@@ -73,11 +73,11 @@ def test_runs_that_are_made_at_once_with_this_one_are_no_interference(tmp_path, 
 
 
 RANK = """
-import sys
+import sys, psutil
 from common.measurement import interference
 print("started", flush=True)
-sys.stdin.readline()
-print(interference._own_processes(), flush=True)
+others = map(psutil.Process, map(int, sys.stdin.readline().split()))
+print([interference._is_own(other, psutil.Process()) for other in others], flush=True)
 sys.stdin.readline()
 """
 
@@ -90,21 +90,21 @@ def test_ranks_with_the_same_command_line_are_of_the_run():
     assert [rank.stdout.readline() for rank in ranks] == ["started\n"] * 2
     shown = []
     for rank in ranks:
-        rank.stdin.write("\n")
+        rank.stdin.write(f"{ranks[0].pid} {ranks[1].pid} {os.getpid()}\n")
         rank.stdin.flush()
         shown.append(rank.stdout.readline())
     for rank in ranks:
         rank.communicate("\n", timeout=60)
-    assert all(str(rank.pid) in text for rank in ranks for text in shown)
+    assert shown == ["[True, True, False]\n"] * 2
 
 
 class Seen:
     """A process as psutil shows it."""
 
     def __init__(self, pid, name, percent, *, seconds, age=100.0):
-        times = SimpleNamespace(user=seconds / 2, system=seconds / 2)
-        self.pid = pid
-        self.info = {"cpu_percent": percent, "cpu_times": times, "create_time": time.time() - age, "name": name}
+        self.pid, self.info = pid, {"cpu_percent": percent}
+        self.name, self.create_time = lambda: name, lambda: time.time() - age
+        self.cpu_times = lambda: SimpleNamespace(user=seconds / 2, system=seconds / 2)
 
 
 def test_the_share_of_a_core_by_hand(monkeypatch):
@@ -115,7 +115,7 @@ def test_the_share_of_a_core_by_hand(monkeypatch):
         Seen(3, "ld", 0.0, seconds=0.1, age=0.1),
     )
     monkeypatch.setattr(isolation.psutil, "process_iter", lambda names: [old, new, just_started])
-    monkeypatch.setattr(isolation, "_own_processes", set)
+    monkeypatch.setattr(isolation, "_is_own", lambda process, here: False)
     assert other_processes((0.0, {old})) == ["cc, 75 % of a core", "make, 50 % of a core"]
 
 
