@@ -2,8 +2,8 @@
 
 import errno
 import json
-import re
 import os
+import re
 import socket
 import subprocess
 import threading
