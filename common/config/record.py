@@ -10,7 +10,7 @@ from common.config.rules import NOTHING, SPEED, CountFromZero, LimitedCount, Not
 from common.errors import expanded
 
 _LETTERS = "letters, digits, '.', '_', '+' and '-'"
-# The length apart: a pattern with "{0,199}" takes 26 MB of every rank.
+# The length is no part of the pattern: each repetition would hold all letters of Unicode, 26 MB in every process.
 FolderName = Annotated[
     str,
     Field(
