@@ -28,8 +28,7 @@ def command(selection, further):
     files = {argument.partition("::")[0] for argument in further if argument.partition("::")[0].endswith(".py")}
     if selection == "gpu" and not files:
         further = ["tests/gpu", *further]
-    # A second process would collect one file to run nothing of it; and two would take the GPU from each other. Three
-    # keep two cores busy, as many tests wait.
+    # Three keep two cores busy, as many tests wait. Of one file the others would run nothing, and a GPU is not shared.
     workers = "0" if len(files) == 1 or selection == "gpu" else "3"
     profile = "quick" if selection == "quick" else "ci"
     # `make lint` checks what is in tests/form.

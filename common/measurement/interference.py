@@ -128,7 +128,7 @@ def other_processes(earlier: Sample) -> list[str]:
     then, before = earlier
     time.sleep(max(0.0, then + SAMPLE_SECONDS - time.monotonic()))
     here, heavy = psutil.Process(), []
-    for process in psutil.process_iter(["cpu_percent"]):  # what else there is to read takes longer: of heavy ones only
+    for process in psutil.process_iter(["cpu_percent"]):  # name and command line are read of heavy processes only
         with suppress(psutil.Error, ProcessLookupError):  # it may end meanwhile
             percent = (process.info["cpu_percent"] or 0.0) if process in before else _percent_of_its_age(process)
             if percent > 100 * HEAVY_CORES and not _is_own(process, here) and not _is_neighbor(process.pid):

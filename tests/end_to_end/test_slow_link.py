@@ -34,7 +34,8 @@ RING = {
 
 def test_the_model_finds_the_link_of_a_bare_ring(tmp_path):
     with several_hosts(tmp_path, names=["a", "b", "c", "d"], link=LINK) as hosts:
-        ring = ["python", "tests/support/ring_worker.py", str(NUMBERS), str(SUMS)]
+        # Before other programs of a busy machine, which else add a quarter to the latency.
+        ring = ["nice", "-n", "-10", "python", "tests/support/ring_worker.py", str(NUMBERS), str(SUMS)]
         done = hosts.run("a", [*start_on(hosts, tmp_path).words(np=4), *ring], environment={**RING, **AS_ROOT})
     assert done.returncode == 0, done.stderr
     ranks, seconds = zip(*(json.loads(line) for line in done.stdout.splitlines()), strict=True)
@@ -42,5 +43,4 @@ def test_the_model_finds_the_link_of_a_bare_ring(tmp_path):
     work = Work(images=1, batch=1, weak=False, gradient_bytes=4.0 * NUMBERS)
     whole = [sum_seconds + compute / size for size, sum_seconds in zip(ranks, seconds, strict=True)]
     _, latency, per_byte = fit(EXCHANGE, [1, *ranks], [compute, *whole], work).values
-    assert per_byte * LINK.bytes_per_second == WITHIN
-    assert 0.85 < latency / LINK.latency_seconds < 1.6, "more only where the machine is busy"
+    assert per_byte * LINK.bytes_per_second == WITHIN and latency / LINK.latency_seconds == WITHIN

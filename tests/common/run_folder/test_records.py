@@ -260,7 +260,7 @@ def test_records_from_before_onednn_was_on_are_read_as_what_the_framework_decide
 
 
 def test_no_pattern_counts_letters(capsys):
-    """Compiled, each of the repetitions holds all letters of Unicode: 200 of them took 26 MB of every rank."""
+    """A pattern that counts to 200 took 26 MB: each repetition is compiled with all letters of Unicode."""
     assert main(["schema"]) == 0
     patterns = re.findall(r'"pattern": "(.*)"', capsys.readouterr().out)
     assert patterns and not [pattern for pattern in patterns if "{" in pattern]
