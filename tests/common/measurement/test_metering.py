@@ -96,6 +96,7 @@ def test_a_metered_run_of_two_ranks(framework, tmp_path):
     machine = Machine(tmp_path / "powercap")
     settings = ["--dataset", "synthetic:1200x28x28x1x10", "--model", "mlp", "--epochs", "2", "--name", "metered"]
     settings += ["--validation-share", "0.1", "--energy", "--power-interval", "0.05", "--idle-seconds", "0.5"]
+    settings += ["--slow", "1:100"]  # else it could end before this process spends anything
     job = Job("metered", (*settings, "--powercap-folder", str(tmp_path / "powercap")))
     with ThreadPoolExecutor() as pool:
         start = start_of(framework, launcher="mpirun2", arguments=())
