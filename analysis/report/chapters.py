@@ -243,13 +243,18 @@ def commands(selection: Selection) -> Finding:
 def command_of(run: RunRow) -> str:
     """Return the command that started a run and its ranks, with SEED for the seed and without the name.
 
-    For several hosts it is the command of `horovodrun`.
+    For several hosts it is the command of `horovodrun`. Horovod's tuning variables come first, by `env`.
     """
+    variables = [f"{name}={value}" for name, value in run.record.tuning.items()]
+    return shlex.join([*(["env", *variables] if variables else []), *_words_of(run)])
+
+
+def _words_of(run: RunRow) -> list[str]:
     environment, world = run.record.environment, run.record.world
     assert isinstance(environment, Environment), "only such runs have a command"
     program, arguments = environment.command[:1], _without_names(environment.command[1:])
     if not isinstance(world, World):
-        return shlex.join([*program, *arguments])
+        return [*program, *arguments]
     servers = (run.config.strategy.servers or 0) if run.config else 0
     ranks = str(world.size + servers)  # the world's size is that of the workers
     if len(hosts := Counter(world.hosts)) > 1:
@@ -258,10 +263,10 @@ def command_of(run: RunRow) -> str:
         slots[world.hosts[-1]] += servers  # the last ranks
         places = ",".join(f"{host}:{count}" for host, count in slots.items())
         start = ["horovodrun", "-np", ranks, "-H", places, *gloo, "python", f"{run.framework}_impl/train.py"]
-        return shlex.join([*start, *arguments])
+        return [*start, *arguments]
     gloo = ["--controller", "gloo"] if world.controller == "gloo" else []
     start = ["python", "-m", "launch", "train", "--framework", run.framework, "--np", ranks, *gloo, "--"]
-    return shlex.join([*start, *arguments])
+    return [*start, *arguments]
 
 
 def _without_names(arguments: Sequence[str]) -> list[str]:

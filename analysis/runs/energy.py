@@ -78,18 +78,19 @@ def covered(runs: Sequence[RunRow]) -> str:
     return f"all used devices but {' and '.join(sorted(missing))}"
 
 
-def epochs_of(cell: Cell) -> float:
-    """Return how many epochs each of its runs trained, as the first records it; NaN: none does."""
-    return next((run.trained_epochs for run in cell.finished if not math.isnan(run.trained_epochs)), math.nan)
+def epochs_of(run: RunRow, cell: Cell) -> float:
+    """Return how many epochs a run trained; one that does not record it: as many as another of its cell; NaN: none."""
+    recorded = (one.trained_epochs for one in [run, *cell.finished])
+    return next((epochs for epochs in recorded if not math.isnan(epochs)), math.nan)
 
 
-def joules_per_epoch(run: RunRow, *, epochs: float) -> float:
+def joules_per_epoch(run: RunRow, epochs: float) -> float:
     """Return (joules of training + validation) / epochs, over used devices; NaN: not known."""
     spent = energy_of(run).used_devices.joules_by_phase
     return sum(spent.get(phase, 0.0) for phase in EPOCH_PHASES) / epochs if epochs > 0 and spent else math.nan
 
 
-def images_per_joule(run: RunRow, *, epochs: float) -> float:
+def images_per_joule(run: RunRow, epochs: float) -> float:
     """Return training images of all epochs / joules of training over used devices; NaN: not known."""
     data = run.record.data
     joules = energy_of(run).used_devices.joules_by_phase.get("training", 0.0)

@@ -15,6 +15,7 @@ class Console:
     """Rank 0 prints; the same calls do nothing on the other ranks."""
 
     def __init__(self, comm: Communicator, *, progress: str = "auto") -> None:
+        self._rank = comm.rank
         self._speaks = comm.rank == 0
         self._progress = progress
         # mpirun gives every rank a terminal, even if its own output is a file.
@@ -34,10 +35,12 @@ class Console:
         if self._speaks:
             self._write(sys.stdout, text)
 
-    def error(self, text: str) -> None:
-        """Print one line on standard error."""
+    def error(self, text: str, *, of_this_rank: bool = False) -> None:
+        """Print one line on standard error; `of_this_rank`: also if it is not rank 0, which does not know of it."""
         if self._speaks:
             self._write(sys.stderr, text)
+        elif of_this_rank:
+            self._write(sys.stderr, f"{text} (rank {self._rank})")
 
     def steps(self, total: int, *, title: str, done: int = 0) -> Callable[[int], object]:
         """Return a function that advances the progress bar, if any, by a number of steps, of which some are `done`."""

@@ -80,6 +80,7 @@ class Elastic(Listener):
         self._members: Sequence[str] = ()
         self._epoch: Epoch | None = None
         self._interruption: _Interruption | None = None
+        self._has_trained = False
         self._seen_at = self._counted_until = time.time()  # the last progress; what is lost until then is counted
         self._started = self._seen_at, size
 
@@ -177,6 +178,7 @@ class Elastic(Listener):
         own = f"{platform.node()}, process {os.getpid()}"
         of_ranks = comm.allgather((own, -2 if self.commit is None else self.commit.step, self._started))
         self._members, steps, started = zip(*of_ranks, strict=True)
+        self._seen_at = time.time()
         _, first_size = min(started)
         if len(set(steps)) > 1:
             self.commit = comm.broadcast(self.commit, root=steps.index(max(steps)))
@@ -186,16 +188,17 @@ class Elastic(Listener):
         return int(first_size)
 
     def goes_on(self, checkpoints: Checkpoints, first: RankStrategy | None) -> None:
-        """Training goes on, or starts: then keep its start. What has passed since the commit is lost.
+        """Training goes on, or starts: then keep its start. What has passed since the commit is lost, but for start-up.
 
         Args:
             first: the strategy of a run that starts; None: it goes on.
         """
         self._checkpoints = checkpoints
-        if self._interruption and self.commit:
+        if self._interruption and self.commit and self._has_trained:
             at = time.time()
             self._lost_seconds += max(0.0, at - max(self.commit.made_at, self._counted_until))
             self._counted_until = at
+        self._has_trained = True
         if first:
             start = Checkpoint(0, 0, first.weights(), first.optimizer_state())
             self._keep(lambda: start)

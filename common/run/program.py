@@ -94,12 +94,12 @@ def _train(
     except (UserError, MemoryError) as caught:
         error = as_user_error(caught)
         run.recorder.end("failed", message=str(error))
-        run.console.error(f"{program}: error: {error}")
+        run.console.error(f"{program}: error: {error}", of_this_rank=isinstance(caught, MemoryError))
         return EXIT_CODE_USER_ERROR
     except BaseException as error:
         if hooks.is_lost_rank(error):
             run.recorder.end("interrupted", message="another rank has ended")
-            run.console.error("another rank has ended; finished epochs are kept, continue with --resume")
+            run.console.error(f"another rank has ended{run.how_to_go_on()}")
             return EXIT_CODE_STALLED
         run.recorder.end("failed", message="".join(traceback.format_exception_only(error)).splitlines()[0])
         raise
@@ -159,7 +159,7 @@ def _watch_signals(run: Run) -> None:
         number = signal.Signals(os.read(reader, 1)[0])
         try:
             run.recorder.end("interrupted", message=f"received {number.name}")
-            run.console.error(f"interrupted by {number.name}; finished epochs are kept, continue with --resume")
+            run.console.error(f"interrupted by {number.name}{run.how_to_go_on()}")
         finally:
             os._exit(128 + number)
 

@@ -156,9 +156,13 @@ def look_at_run(config: Config, *, framework: str, report: Callable[[str], None]
         if old.energy.energy:
             raise _is_metered(folder)
         return "to be resumed"
+    return "to be resumed" if can_be_resumed(folder, old) else "to be set aside"
+
+
+def can_be_resumed(folder: Path, config: Config) -> bool:
+    """Return whether a run that has not finished, of these settings, has a checkpoint that it can go on from."""
     recorded = len(read_epochs(folder)) if (folder / EPOCHS_FILE).exists() else 0
-    is_resumable = not old.energy.energy and usable_checkpoints(folder, recorded_epochs=recorded)
-    return "to be resumed" if is_resumable else "to be set aside"
+    return not config.energy.energy and bool(usable_checkpoints(folder, recorded_epochs=recorded))
 
 
 def standing_on_all_ranks(

@@ -32,7 +32,7 @@ from common.run.recorder import NullRecorder, RunRecorder
 from common.run.resume import Standing, standing_on_all_ranks
 from common.run.strategy import RankStrategy
 from common.run.world import RankDevice, describe_world
-from common.run_folder.checkpoints import Checkpoint, PartialEpoch
+from common.run_folder.checkpoints import Checkpoint, PartialEpoch, checkpoint_folders
 from common.run_folder.records import TIMELINE_FILE, World
 from common.run_folder.sharing import join_shares, without_seconds
 from common.task.rank_batches import RankBatches
@@ -224,6 +224,12 @@ class Run:
             self.elastic.goes_on(self._checkpoints, None if self.checkpoint else self.strategy)
         return listeners
 
+    def how_to_go_on(self) -> str:
+        """Return what the message of a run that ends early adds: nothing where there is nothing to resume."""
+        if self.folder is None or self.task.config.energy.energy or not checkpoint_folders(self.folder):
+            return ""
+        return "; finished epochs are kept, continue with --resume"
+
     def validate(self, epoch: Epoch) -> Measured:
         """Return what this rank measures of its validation samples; `NOT_MEASURED` where no validation is due."""
         return self.evaluate("validation") if self.task.validates_after(epoch.number) else NOT_MEASURED
@@ -250,7 +256,7 @@ class Run:
         with self.comm.propagate_errors("writing the record"):
             self.recorder.add_epoch(epoch.number, training, validation, saved=saved)
         self._is_complete = self.comm.broadcast(self.recorder.should_stop(epoch.step))
-        for listener in epoch.listeners:
+        for listener in reversed(epoch.listeners):  # the last keeps the state before an older file of it is removed
             listener.epoch_recorded(epoch)
 
     def finish(self) -> None:

@@ -6,9 +6,10 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from common.config import Config, RecordConfig
+from common.config import Config
 from common.distributed.communicator import Communicator
 from common.run.epoch import Trial
+from common.run.resume import can_be_resumed
 from common.run_folder.records import RUN_FILE, DataRecord, RunRecord, read_record
 from common.strategies.gradient_groups import measure_groups
 from common.task.prepare import prepare
@@ -42,7 +43,7 @@ def prepare_on_all_ranks(
     recorded = None
     with comm.propagate_errors("looking at the run folder"):
         if comm.rank == 0:
-            recorded = _resumed_record(config.record)
+            recorded = _resumed_record(config)
     recorded = comm.broadcast(recorded)
     build = partial(build, comm=comm, device=device)
     if shares:
@@ -67,11 +68,12 @@ def _speed(trial: Trial) -> float:
     return measured.sums.samples / measured.seconds
 
 
-def _resumed_record(record: RecordConfig) -> RunRecord | None:
+def _resumed_record(config: Config) -> RunRecord | None:
     """Return the record of a run to be resumed, which keeps what it measured; None for a new run."""
-    if not record.resume and not record.resume_or_start:
+    folder, is_named = config.record.folder(), config.record.resume_or_start
+    if not (config.record.resume or is_named) or not (folder / RUN_FILE).exists():
         return None
-    return read_record(record.folder()) if (record.folder() / RUN_FILE).exists() else None
+    return None if is_named and not can_be_resumed(folder, config) else read_record(folder)
 
 
 def _recorded_samples(recorded: RunRecord | None, *, copies: int) -> tuple[int, ...] | None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from common.distributed.communicator import Communicator
-from common.errors import UserError
+from common.errors import UserError, user_errors
 from common.measurement.exchange_meter import ExchangeMeter
 from common.model.weights import Weights
 from common.parameter_server.client import Client
@@ -125,7 +125,8 @@ class ServedRun:
             if self.draws and workers[0]:
                 self._schedule.add_meeting(logs, workers[0])
                 if self._folder:
-                    self._schedule.save(self._folder)
+                    with user_errors("writing the schedule"):
+                        self._schedule.save(self._folder)
 
     def optimizer_state(self) -> Weights:
         """Return "<parameter>.<slot>" -> array, and "step", the number of updates; worker 0 calls this."""

@@ -23,12 +23,15 @@ def add_at_once_options(parser: Any) -> None:
         "--part",
         type=whole_number,
         metavar="K",
-        help="make every N-th run only, from the K-th (--at-once N): what each task of an array job does",
+        help="make the K-th of N shares of the runs (--at-once N): what each task of an array job does",
     )
 
 
 def part_of(plan: ExperimentPlan, options: argparse.Namespace) -> ExperimentPlan:
     """Return the share of the runs that `--part` names; without it, all.
+
+    Tasks may run on different nodes. So what is compared by pairs, the cells of one repeat, is made by one task; with
+    fewer repeats than tasks, each cell is made by another task in each repeat.
 
     Raises:
         UserError: there is no such part.
@@ -39,7 +42,10 @@ def part_of(plan: ExperimentPlan, options: argparse.Namespace) -> ExperimentPlan
     if parts is None or part > parts:
         raise UserError(f"there is no such part. Received: --part {part}, {parts or 'no number of runs'} at once. "
                         "Give --at-once N, and --part from 1 to N")  # fmt: skip
-    return replace(plan, runs=plan.runs[part - 1 :: parts])
+    with_pairs = max((run.repeat for run in plan.runs), default=0) >= parts
+    firsts = {cell.name: 0 if with_pairs else number for number, cell in enumerate(plan.cells)}
+    runs = [run for run in plan.runs if (firsts[run.cell.name] + run.repeat - 1) % parts == part - 1]
+    return replace(plan, runs=runs)
 
 
 def lanes_for(plan: ExperimentPlan, options: argparse.Namespace) -> list[Lane]:

@@ -58,7 +58,7 @@ def assigned(selection: Selection, words: str, *, sites: Sites) -> Selection:
     """
     folder, _, site = words.rpartition("=")
     parent, runs = Path(folder).resolve(), selection.runs
-    inside = runs["folder"].map(lambda one: one.resolve().is_relative_to(parent))
+    inside = runs["folder"].map(lambda one: one.resolve().is_relative_to(parent)) & (runs["origin"] != "published")
     if not folder or not inside.any() or not site:
         raise UserError(f"no runs to assign to a site. Received: --site-of {words}. Write RUNS=SITE, RUNS as before")
     if site not in set(runs["site"]) and get_close_matches(site, sites.sites, n=1):

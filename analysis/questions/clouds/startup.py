@@ -1,6 +1,7 @@
 """What starting the ranks costs: the queue, the launcher, start-up; and whether training itself takes longer by it."""
 
 import math
+from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from statistics import fmean
 from typing import Any, NamedTuple
@@ -75,7 +76,7 @@ def startups_of(cells: Sequence[Cell]) -> Startups:
 
 def _method(run: RunRow) -> LaunchMethod:
     world = run.record.world
-    assert isinstance(world, World), "a launch that was timed has ranks"
+    assert isinstance(world, World), "a measured run has ranks"
     return LaunchMethod(run.site, world.launcher or "not recorded", world.controller, len(set(world.hosts)))
 
 
@@ -138,23 +139,28 @@ def startup_statements(startups: Startups) -> list[str]:
 def training_statements(compared: Sequence[SiteComparison]) -> list[str]:
     """Return in sentences whether training takes longer on the same machine when started in another way, if it does.
 
-    Experiments are pooled: the key that pairs runs is experiment and seed.
+    Experiments are pooled, launch methods are not: the key that pairs runs is experiment and seed.
     """
-    sides: dict[tuple[str, str, str], tuple[dict[Hashable, float], dict[Hashable, float]]] = {}
+    sides: dict[tuple[str, LaunchMethod, LaunchMethod], tuple[dict[Hashable, float], dict[Hashable, float]]] = {}
     for one in compared:
         for name, cell in one.cells.items():
             base = one.base_cell(name)
             machine = base and _shared_machine(cell, base)
             if base and machine and cell.first.site != base.first.site:
-                key = machine, cell.first.site, base.first.site
+                key = machine, _method(cell.first), _method(base.first)
                 values, others = sides.setdefault(key, ({}, {}))
                 values.update({(one.label, pair): seconds for pair, seconds in times_of(cell).items()})
                 others.update({(one.label, pair): seconds for pair, seconds in times_of(base).items()})
-    return [words for key, (values, others) in sides.items() if (words := _slower(*key, values, others))]
+    methods = Counter(method.site for method in {method for _, *both in sides for method in both})
+    statements = []
+    for (machine, *both), (values, others) in sides.items():
+        method, base_method = (one.words if methods[one.site] > 1 else one.site for one in both)
+        statements.append(_slower(machine, method, base_method, values, others))
+    return [words for words in statements if words]
 
 
 def _slower(
-    machine: str, site: str, base_site: str, values: Mapping[Hashable, float], others: Mapping[Hashable, float]
+    machine: str, method: str, base: str, values: Mapping[Hashable, float], others: Mapping[Hashable, float]
 ) -> str:
     pairs = sorted(values.keys() & others.keys(), key=str)
     found = ratio({pair: values[pair] for pair in pairs}, {pair: others[pair] for pair in pairs})
@@ -165,7 +171,7 @@ def _slower(
     times = found.estimate if paired else math.exp(fmean(math.log(values[one] / others[one]) for one in pairs))
     interval = shown_interval(found.interval, ".2f") if paired else None
     shown = f"interval {interval}" if interval else f"{counted(len(pairs), 'pair')}, too few for an interval"
-    return f"On {machine} training takes {times:.2f} times as long on {site} as on {base_site} ({shown})."
+    return f"On {machine} training takes {times:.2f} times as long on {method} as on {base} ({shown})."
 
 
 def _shared_machine(cell: Cell, base: Cell) -> str | None:

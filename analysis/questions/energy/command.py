@@ -147,12 +147,13 @@ def _energy_table(cells: Mapping[str, Cell], *, base: str) -> Table:
     used, every = _normalized(measured, "joules", base=base), _normalized(measured, "joules", base=base, used=False)
     table_rows: list[list[tables.Cell]] = []
     for name, runs in measured.items():
-        joules, epochs = values_of(runs, "joules"), epochs_of(cells[name])
+        joules, epochs = values_of(runs, "joules"), [epochs_of(one, cells[name]) for one in runs]
+        per_epoch = map(joules_per_epoch, runs, epochs)
+        images = map(images_per_joule, runs, epochs)
         table_rows.append(
             [name, len(runs), _mean([energy_of(one).seconds for one in runs]), float(np.mean(joules)), min(joules),
              max(joules), used[name], mean_of(runs, "joules", used=False), every[name],
-             _mean(values_of(runs, "joules_above_idle")), _mean([joules_per_epoch(one, epochs=epochs) for one in runs]),
-             _mean([images_per_joule(one, epochs=epochs) for one in runs]), covered(runs)]
+             _mean(values_of(runs, "joules_above_idle")), _mean([*per_epoch]), _mean([*images]), covered(runs)]
         )  # fmt: skip
     formats = dict.fromkeys([*headings[3:6], "J, all devices", "J above idle", "J per epoch"], ".5g")
     formats |= {"n": "d", "seconds": ".1f", "/ base": ".4f", "/ base of all": ".4f", "images per J": ".4g"}

@@ -144,7 +144,7 @@ def _averaging_waits(runs: Runs) -> Evidence | None:
 
 
 def _allreduce_waits(runs: Runs) -> Evidence | None:
-    return _waits(runs, lambda way: way.label == PLAIN)
+    return _waits(runs, lambda way: way.kind == PLAIN)
 
 
 def _waits(runs: Runs, wanted: Callable[[Way], bool]) -> Evidence | None:
@@ -152,16 +152,16 @@ def _waits(runs: Runs, wanted: Callable[[Way], bool]) -> Evidence | None:
     if not (found := runs.slowed(wanted)):
         return None
     way, slower = found
-    words = f"{way.label}, a worker {way.slow_factor:g} times as slow: {_times(slower)} the time"
+    words = f"{way.kind}, a worker {way.slow_factor:g} times as slow: {_times(slower)} the time"
     return _beyond(slower, (1 + way.slow_factor) / 2, words, above=True)
 
 
 def _free_servers_do_not_wait(runs: Runs) -> Evidence | None:
-    free, waiting = runs.slowed(_is_free), runs.slowed(lambda way: way.label == PLAIN)
+    free, waiting = runs.slowed(_is_free), runs.slowed(lambda way: way.kind == PLAIN)
     if not free or not waiting or free[0].slow_factor != waiting[0].slow_factor:
         return None
     words = (
-        f"a worker {free[0].slow_factor:g} times as slow: {_times(free[1])} the time of {free[0].label}, "
+        f"a worker {free[0].slow_factor:g} times as slow: {_times(free[1])} the time of {free[0].kind}, "
         f"{_times(waiting[1])} that of {PLAIN}"
     )
     if free[1].interval is None or waiting[1].interval is None:
@@ -175,24 +175,24 @@ def _stale_gradients_learn(runs: Runs) -> Evidence | None:
     if not free:
         return None
     best = max(_decided(free), key=lambda way: way.accuracy.estimate if way.accuracy else 0.0)
-    return _less_accurate(best, f"{best.label} against {PLAIN}").opposite
+    return _less_accurate(best, f"{best.kind} against {PLAIN}").opposite
 
 
 def _mirrored_is_allreduce(runs: Runs) -> Evidence | None:
-    mirrored = [way for way in runs.ways if "mirrored" in way.label and way.accuracy]
+    mirrored = [way for way in runs.ways if "mirrored" in way.kind and way.accuracy]
     if not mirrored:
         return None
-    evidence = _less_accurate(mirrored[0], f"{mirrored[0].label} against {PLAIN}")
+    evidence = _less_accurate(mirrored[0], f"{mirrored[0].kind} against {PLAIN}")
     is_other = mirrored[0].equivalence == "different"  # more accurate copies are not those of all-reduce either
     return Evidence("does not hold here", evidence.found) if is_other else evidence.opposite
 
 
 def _shares_cost_accuracy(runs: Runs) -> Evidence | None:
-    shared = [way for way in runs.ways if "shares" in way.label and way.accuracy]
+    shared = [way for way in runs.ways if "shares" in way.kind and way.accuracy]
     if not shared:
         return None
     way = _decided(shared)[0]
-    return _less_accurate(way, f"{way.label}, weighted by images, against {PLAIN}")
+    return _less_accurate(way, f"{way.kind}, weighted by images, against {PLAIN}")
 
 
 def _more_servers_are_faster(runs: Runs) -> Evidence | None:
@@ -203,7 +203,7 @@ def _more_servers_are_faster(runs: Runs) -> Evidence | None:
         others = beside(way.cell, one, but=("servers", "np")) if way.cell.settings["servers"] == 2 else []
         for effect in (ratio(_seconds(way.cell), _seconds(cell)) for cell in others):
             if effect:
-                evidence = _beyond(effect, 1.0, f"{way.label}: {_times(effect)} the time of one", above=False)
+                evidence = _beyond(effect, 1.0, f"{way.kind}: {_times(effect)} the time of one", above=False)
                 if effect.interval:
                     return evidence
                 undecided = evidence
@@ -211,16 +211,16 @@ def _more_servers_are_faster(runs: Runs) -> Evidence | None:
 
 
 def _a_slow_worker_never_pays(runs: Runs) -> Evidence | None:
-    shared = [way for way in runs.ways if "shares" in way.label and way.slow_factor > 1]
+    shared = [way for way in runs.ways if "shares" in way.kind and way.slow_factor > 1]
     for way in sorted(shared, key=lambda way: way.slow_factor):
         if effect := runs.against_one(way):
-            words = f"{way.label}, a worker {way.slow_factor:g} times as slow: {_times(effect)} the time of one alone"
+            words = f"{way.kind}, a worker {way.slow_factor:g} times as slow: {_times(effect)} the time of one alone"
             return _beyond(effect, 1.0, words, above=True)
     return None
 
 
 def _two_workers_scale(runs: Runs) -> Evidence | None:
-    two = [way for way in runs.ways if way.label == PLAIN and way.slow_factor == 1]
+    two = [way for way in runs.ways if way.kind == PLAIN and way.slow_factor == 1]
     for way in two:
         effect = runs.against_one(way) if workers_of(way.cell.first) == 2 else None
         if effect:
@@ -234,7 +234,7 @@ def _data_parallelism_is_faster(runs: Runs) -> Evidence | None:
         return None
     best = min(divided, key=lambda way: way.time.estimate if way.time else 0.0)
     words = (
-        f"{best.label}, the fastest of {len(divided)} ways to divide the model: {_times(best.time)} the time of {PLAIN}"
+        f"{best.kind}, the fastest of {len(divided)} ways to divide the model: {_times(best.time)} the time of {PLAIN}"
     )
     return _beyond(best.time, 1.0, words, above=True)
 
@@ -256,7 +256,7 @@ def _divided_models_need_less_memory(runs: Runs) -> Evidence | None:
     if not found:
         return None
     _, way, base, part, whole = max(found, key=lambda one: (one[0], -one[3]))
-    words = f"{way.label}: {part:,.0f} MB of a rank beyond the framework's; {PLAIN}: {whole:,.0f} MB"
+    words = f"{way.kind}: {part:,.0f} MB of a rank beyond the framework's; {PLAIN}: {whole:,.0f} MB"
     return _beyond(ratio(way.cell.results(growth_of), base.results(growth_of)), 1.0, words, above=False)
 
 
@@ -288,7 +288,7 @@ def _interval_trades_time_for_accuracy(runs: Runs) -> Evidence | None:
     plain = [
         way.cell
         for way in runs.ways
-        if way.strategy == "averaging" and way.slow_factor == 1 and way.label.count(",") == 1
+        if way.strategy == "averaging" and way.slow_factor == 1 and way.kind.count(",") == 1
         and isinstance(_every(way.cell), int)
     ]  # fmt: skip
     of_one_work = (sorted(beside(cell, plain, but=(_EVERY,)), key=_every) for cell in plain)
@@ -377,7 +377,7 @@ def _decided(ways: Sequence[Way]) -> Sequence[Way]:
 
 
 def _is_free(way: Way) -> bool:
-    return way.strategy == "server" and "staleness none" in way.label
+    return way.strategy == "server" and "staleness none" in way.kind
 
 
 def _seconds(cell: Cell) -> dict[Hashable, float]:

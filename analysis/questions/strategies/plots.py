@@ -158,7 +158,7 @@ def _plot_stragglers(places: Sequence[Place]) -> Plot | None:
         of_label: dict[str, dict[float, list[float]]] = defaultdict(lambda: defaultdict(list))
         for way in ways:
             if values := list(way.cell.seconds("training_seconds").values()):
-                of_label[way.label][way.slow_factor] += values
+                of_label[way.kind][way.slow_factor] += values
         varied = {label: points for label, points in of_label.items() if len(points) > 1}
         if varied:
             lines[framework] = varied | _ideal(varied, workers=workers_of(ways[0].cell.first) or 1)
@@ -227,7 +227,7 @@ def _plot_intervals(places: Sequence[Place]) -> Plot | None:
 def _by_interval(place: Place, values: Callable[[Way], list[float]]) -> dict[float, list[float]]:
     points: dict[float, list[float]] = defaultdict(list)
     for way in place.ways:
-        if way.strategy == "averaging" and way.label.count(",") == 1 and values(way):  # of no other option
+        if way.strategy == "averaging" and way.kind.count(",") == 1 and values(way):  # of no other option
             points[_interval(way)] += values(way)
     return dict(points)
 

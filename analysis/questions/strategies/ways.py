@@ -2,7 +2,7 @@
 
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -23,8 +23,9 @@ SLOW = "slow"
 _OF_STRATEGY = tuple(name for name in STRATEGY_SETTINGS if name != SLOW)  # a straggler is part of the work
 # Further settings in which two ways to do the same work may differ, and which the label of a way names.
 _NAMED = ("compression", "gradient groups", "tuning", "lr scaling", "learning rate", "warmup epochs")
-# What follows from these.
-_FOLLOWING = ("np", "global batch", "threads", "controller", IN_FORCE, SERIES)
+# What mostly follows from these, and names a way only where two would have one name.
+_TELLING_APART = ("global batch", "threads", "controller", IN_FORCE)
+_FOLLOWING = ("np", *_TELLING_APART, SERIES)
 
 
 @dataclass(frozen=True)
@@ -32,12 +33,14 @@ class Way:
     """A cell beside plain all-reduce on the same work.
 
     Attributes:
-        label: the strategy, its options, and the settings of `_NAMED` that differ from all-reduce's.
+        kind: the strategy, its options, and the settings of `_NAMED` that differ from all-reduce's.
+        label: the kind; of several ways of one kind, the later ones name what differs from the first.
         base: the cell of plain all-reduce; None: there is none.
         time, accuracy: against the base; None without one, or without times.
     """
 
     cell: Cell
+    kind: str
     label: str
     base: Cell | None = None
     time: Effect | None = None
@@ -210,7 +213,8 @@ def _place(cells: Sequence[Cell], *, margin: float) -> Place:
     slow = ordered[0].settings.get(SLOW)
     label = ", ".join([*parts, *([f"slow {slow}"] if slow else [])])
     plain_side = base and _side(base, PLAIN)
-    return Place(str(first.framework), label, [_way(cell, base, plain_side, margin=margin) for cell in ordered])
+    ways = [_way(way, base, plain_side, margin=margin) for way in _named_ways(ordered, base)]
+    return Place(str(first.framework), label, ways)
 
 
 def _side(cell: Cell, words: str) -> Cell:
@@ -234,12 +238,20 @@ def _strategy_label(cell: Cell) -> str:
     return strategy_label(replace(config, balance=replace(config.balance, slow=None, slow_is_subject=False)))
 
 
-def _way(cell: Cell, base: Cell | None, plain_side: Cell | None, *, margin: float) -> Way:
-    way = Way(cell, _label(cell, base))
+def _way(way: Way, base: Cell | None, plain_side: Cell | None, *, margin: float) -> Way:
     return _compared(way, base, plain_side, margin=margin) if base and plain_side else way
 
 
-def _label(cell: Cell, base: Cell | None) -> str:
+def _named_ways(cells: Sequence[Cell], base: Cell | None) -> Iterator[Way]:
+    first: dict[str, Cell] = {}
+    for cell in cells:
+        kind = _kind(cell, base)
+        other = first.setdefault(kind, cell)
+        differing = [name for name in _TELLING_APART if cell.settings.get(name) != other.settings.get(name)]
+        yield Way(cell, kind, ", ".join([kind, *(f"{name} {cell.settings.get(name)}" for name in differing)]))
+
+
+def _kind(cell: Cell, base: Cell | None) -> str:
     words = [_strategy_label(cell)]
     for name in _NAMED:
         value = cell.settings.get(name)

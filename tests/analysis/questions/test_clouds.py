@@ -11,8 +11,10 @@ from question_cases import case_in, selection_of
 
 from analysis.__main__ import main
 from analysis.questions import frameworks
-from analysis.questions.clouds.finding import find
+from analysis.questions.clouds.finding import assigned, find
 from analysis.questions.clouds.pricing import Pricing
+from analysis.runs.published import published_runs
+from analysis.runs.reading import load_runs
 from common.sites.table import read_sites
 
 SITES = read_sites()
@@ -36,6 +38,17 @@ prices = [
   { date = 2026-01-01, usd_per_hour = 18.0, terms = "on demand", source = "page of 2026" },
 ]
 """
+
+
+def test_published_results_keep_their_site(tmp_path, monkeypatch):
+    """They are in no folder, also where RUNS is the current one."""
+    write_site(tmp_path, "local", [185.0])
+    monkeypatch.chdir(tmp_path)
+    before = load_runs(["."], added=published_runs(["thesis"]))
+    runs = assigned(before, ".=cte-power", sites=SITES).runs
+    is_published = runs["origin"] == "published"
+    assert is_published.any() and set(runs["site"][~is_published]) == {"cte-power"}
+    assert runs["site"][is_published].equals(before.runs["site"][is_published])
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from analysis_builders import select, study
+from analysis_builders import rows_of, select, study
 from builders import make_trace, write_finished_run
 
 from analysis.__main__ import main
@@ -33,6 +33,17 @@ def test_power_is_drawn_of_the_median_run(tmp_path):
     assert "r3, the run of median energy, n = 3" in power.data.title
     assert {row[2] for row in power.data.rows} == {60.0, 20.0, 80.0, 40.0}
     assert [row[3] for row in devices.data.rows if row[1] == "EDP of a run"] == pytest.approx([1.5, 0.5, 1.0])
+
+
+def test_joules_and_images_are_of_the_epochs_that_each_run_has_trained():
+    """Of which a run that reaches its target early has fewer."""
+    whole, half = ({**PHASES, "training": 10 // part, "validation": 4 // part} for part in (1, 2))
+    runs = study("whole", traces=[make_trace(whole, {"cpu0": CPU})], totals={"epochs": 2, "steps": 8})
+    runs += study("half", first=2, traces=[make_trace(half, {"cpu0": CPU})], totals={"epochs": 1, "steps": 4})
+    for order in (runs, runs[::-1]):
+        (row,) = rows_of(find(select(order)), "Energy (means")
+        assert row["J per epoch"] == pytest.approx((10 * 40 + 4 * 20) / 2)
+        assert row["images per J"] == pytest.approx(240 / 400)
 
 
 def epochs_trace(epochs):

@@ -212,6 +212,16 @@ def test_of_many_seeds_and_folders_a_few_are_named():
     assert row[2:] == ["1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23 and 3 more", 15]
 
 
+def test_a_command_has_its_tuning_variables():
+    """Settings that are told apart are no one command."""
+    record = finished_record(np=2)
+    slow = replace(record.environment, variables={**record.environment.variables, "HOROVOD_CYCLE_TIME": "5"})
+    records = [record, replace(record, environment=slow)]
+    rows = report_chapters.commands(selection_of(*records)).tables[0].rows
+    plain, tuned = (row[1] for row in rows)
+    assert tuned == f"env HOROVOD_CYCLE_TIME=5 {plain}"
+
+
 # Much and little
 
 

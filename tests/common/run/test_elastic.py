@@ -95,6 +95,22 @@ def test_training_goes_on_after_a_change_and_reports_it_once(errors, options, ch
     assert 0 < script.elastic.take_lost_seconds() <= time.time() - began
 
 
+def test_start_up_that_is_made_again_is_no_lost_training():
+    elastic = Elastic(size=1)
+    elastic._seen_at -= 100  # preparing the data, before the ranks met
+    elastic.agree(alone())
+    elastic.commit = commit(0)
+    for has_trained in (False, True):
+        elastic._interrupted("a rank ended")
+        elastic.agree(alone())
+        elastic.goes_on(None, None)
+        assert (elastic.take_lost_seconds() > 0) == has_trained
+        changes = []
+        elastic._report = changes.append
+        elastic.updated(1)
+        assert changes[0].detect_seconds < 50
+
+
 def test_an_error_of_another_kind_is_not_survived():
     script = Script(ZeroDivisionError())
     with pytest.raises(ZeroDivisionError):

@@ -16,7 +16,7 @@ from common.distributed.communicator import Communicator
 from common.distributed.console import Console
 from common.errors import UserError
 from common.run.elastic import Elastic
-from common.run_folder.checkpoints import Checkpoint
+from common.run_folder.checkpoints import Checkpoint, checkpoint_folders
 from common.run_folder.records import now, read_run
 from common.run_folder.world_changes import WorldChange
 
@@ -45,6 +45,20 @@ def test_time_that_was_lost_is_that_of_the_epoch_or_of_the_test(tmp_path):
     assert [epoch.training_seconds for epoch in run.epochs] == [9.0, 2.0, 2.0, 2.0]
     assert run.record.totals.test_seconds == 7.5
     assert (kept.commit.folder, kept.commit.first_copies) == (tmp_path / "run", 1)
+
+
+def test_an_older_checkpoint_is_there_until_the_state_after_it_is_kept(tmp_path, monkeypatch):
+    """Else a rank that is lost between the two leaves no checkpoint that the record goes with."""
+    played = elastic(tmp_path)
+    played.end_epoch(1)
+
+    def lost(made):
+        raise LostRankError
+
+    monkeypatch.setattr(played.run.elastic, "_keep", lost)
+    with pytest.raises(LostRankError):
+        played.end_epoch(2)
+    assert [folder.name for folder in checkpoint_folders(tmp_path / "run")] == ["epoch-0001", "epoch-0002"]
 
 
 def test_onednn_of_ranks_that_came_later_is_in_the_record(tmp_path, capsys):

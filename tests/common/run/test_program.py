@@ -2,7 +2,7 @@
 
 import pytest
 from builders import make_config, make_record, make_task
-from fake_ranks import alone
+from fake_ranks import alone, run_ranks
 from played_run import HOOKS, LostRankError, Played
 from processes import run_python
 
@@ -16,7 +16,7 @@ PROGRAM = "torch_impl/train.py"
 
 
 LOST = LostRankError("Connection closed by peer")
-LINE_OF_LOST = "another rank has ended; finished epochs are kept, continue with --resume"
+LINE_OF_LOST = "another rank has ended\n"  # before there is something to resume
 
 
 @pytest.mark.parametrize(
@@ -50,6 +50,33 @@ def test_an_error_ends_a_run_whose_record_says_why(error, code, line, state, mes
     status = read_run(tmp_path / "run").record.status
     assert status.state == state and message in status.message and "\n" not in status.message
     assert status.ended_at is not None
+
+
+def test_a_rank_without_memory_says_so_itself(tmp_path, capfd, monkeypatch):
+    """No other rank knows of it."""
+
+    def train(config, comm, run):
+        if comm.rank == 1:
+            raise MemoryError
+
+    def work(comm):
+        config = make_config(tmp_path)
+        return run_program(train, config, comm=comm, hooks=HOOKS, framework="torch", program=PROGRAM)
+
+    monkeypatch.setattr(program, "_watch_signals", lambda run: None)  # of this process
+    assert run_ranks(2, work) == [0, 2]
+    (line,) = capfd.readouterr().err.splitlines()
+    assert line.startswith(f"{PROGRAM}: error: there is not enough memory") and line.endswith(" (rank 1)")
+
+
+@pytest.mark.parametrize(("settings", "is_kept"), [({}, True), ({"energy": {"energy": True}}, False)])
+def test_a_run_that_ends_early_is_resumed_only_where_there_is_something_to_resume(settings, is_kept, tmp_path):
+    run = Played(make_config(tmp_path / "new", **settings), alone()).run
+    assert run.how_to_go_on() == ""
+    run.recorder.end("interrupted", message="by the test")
+    played = Played(make_config(tmp_path, training={"epochs": 2}, **settings), alone())
+    played.end_epoch(1)
+    assert ("continue with --resume" in played.run.how_to_go_on()) == is_kept
 
 
 def test_a_rank_that_failed_ends_at_once():

@@ -6,9 +6,12 @@ import pytest
 from builders import make_config, make_task
 from fake_ranks import alone, run_ranks
 from jobs import Job, do_job, start_of
+from played_run import Played
 
 from common.measurement.metrics import Sums
 from common.run.measured import Measured
+from common.run_folder.checkpoints import Checkpoint, save_checkpoint
+from common.run_folder.records import write_record
 from common.run_folder.sharing import MeasuredGroups, with_measured
 from common.strategies.balance import prepare_on_all_ranks
 from common.strategies.gradient_groups import choose, measure_groups
@@ -65,6 +68,23 @@ def test_ranks_of_unequal_speed_agree_by_the_time_of_the_slowest(tmp_path, batch
     measured = setups[0].groups
     assert measured and measured.chosen == "2"
     assert measured.milliseconds == pytest.approx({"one": 1000, "2": 900, "4": 1200, "each": 1300})
+
+
+@pytest.mark.parametrize("has_checkpoint", [False, True])
+def test_a_run_keeps_what_it_measured_and_one_that_is_set_aside_does_not(tmp_path, has_checkpoint):
+    config = make_config(tmp_path, device=AUTO, record={"resume_or_start": True}, training={"batch_size": 30})
+    played = Played(config, alone())
+    write_record(tmp_path / "run", replace(played.run.recorder._writer.record, groups=MeasuredGroups(chosen="each")))
+    if has_checkpoint:
+        save_checkpoint(tmp_path / "run", Checkpoint(0, 0, played.strategy.own_weights, {}))
+
+    def work(comm):
+        def build(task, **_):
+            return Timed(task, SECONDS[comm.rank][task.groups.chosen])
+
+        return prepare_on_all_ranks(config, comm=comm, device="cpu", build=build).groups.chosen
+
+    assert run_ranks(2, work) == ["each" if has_checkpoint else "2"] * 2
 
 
 def test_one_rank_measures_nothing_and_a_repetition_has_the_choice_in_place_of_auto(tmp_path):

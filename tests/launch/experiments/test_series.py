@@ -178,6 +178,24 @@ def test_what_needs_more_than_there_is_is_left_out():
     assert "left out: torch-mlp-np3, needs 3 slots, there are 2" in shown
 
 
+@pytest.mark.parametrize(("repeats", "is_whole"), [(4, True), (3, True), (2, False), (1, False)])
+def test_a_part_has_all_runs_of_a_repeat_or_parts_take_turns(repeats, is_whole):
+    """Each may be made on another node: what is compared is not."""
+    cells = '[[cells]]\nframework = ["torch", "keras"]\nmodel = ["mlp", "simplecnn"]\n'
+    text = f"[experiment]\nrepeats = {repeats}\n{SETTINGS}{cells}"
+    parts = {}
+    for part in "123":
+        shown = experiment(text, "--dry-run", "--at-once", "3", "--part", part)
+        runs = re.findall(r"--name (\S+)-r(\d)$", shown, re.MULTILINE)
+        parts |= dict.fromkeys(runs, part)
+    assert len(parts) == 4 * repeats
+    of_repeats = [{part for (_, of_run), part in parts.items() if of_run == str(one + 1)} for one in range(repeats)]
+    assert all(len(of_repeat) == 1 for of_repeat in of_repeats) == is_whole
+    if not is_whole:
+        names = {name for name, _ in parts}
+        assert all(len({parts[name, str(one + 1)] for one in range(repeats)}) == repeats for name in names)
+
+
 def test_the_parts_of_an_experiment_are_all_of_its_runs():
     text = f"[experiment]\nrepeats = 6\n{SETTINGS}[[cells]]\n"
     repeats = []
