@@ -17,6 +17,7 @@ from common.parameter_server.server import serve
 from common.run.elastic import Elastic, Hooks
 from common.run.resume import AlreadyFinished, settings_of
 from common.run.run import Run
+from common.run_folder.checkpoints import checkpoint_folders
 from common.utils.garbage import resume_garbage_collection
 from common.watchdog.board import announce
 from common.watchdog.watch import stop_watch, take_settings, watch_startup
@@ -99,7 +100,7 @@ def _train(
     except BaseException as error:
         if hooks.is_lost_rank(error):
             run.recorder.end("interrupted", message="another rank has ended")
-            run.console.error(f"another rank has ended{run.how_to_go_on()}")
+            run.console.error(f"another rank has ended{how_to_go_on(run)}")
             return EXIT_CODE_STALLED
         run.recorder.end("failed", message="".join(traceback.format_exception_only(error)).splitlines()[0])
         raise
@@ -135,6 +136,13 @@ def _train_elastically(
     elastic.run(lambda: train(settings, run.comm, run), hooks=hooks, leave=leave, join=join)
 
 
+def how_to_go_on(run: Run) -> str:
+    """Return what the message of a run that ends early adds: nothing where there is nothing to resume."""
+    if run.folder is None or run.task.config.energy.energy or not checkpoint_folders(run.folder):
+        return ""
+    return "; finished epochs are kept, continue with --resume"
+
+
 def exit_rank(code: int) -> None:
     """End this rank now if it failed: a launcher kills the ranks that are still exiting after the first failure."""
     sys.stdout.flush()
@@ -159,7 +167,7 @@ def _watch_signals(run: Run) -> None:
         number = signal.Signals(os.read(reader, 1)[0])
         try:
             run.recorder.end("interrupted", message=f"received {number.name}")
-            run.console.error(f"interrupted by {number.name}{run.how_to_go_on()}")
+            run.console.error(f"interrupted by {number.name}{how_to_go_on(run)}")
         finally:
             os._exit(128 + number)
 

@@ -32,7 +32,7 @@ from common.run.recorder import NullRecorder, RunRecorder
 from common.run.resume import Standing, standing_on_all_ranks
 from common.run.strategy import RankStrategy
 from common.run.world import RankDevice, describe_world
-from common.run_folder.checkpoints import Checkpoint, PartialEpoch, checkpoint_folders
+from common.run_folder.checkpoints import Checkpoint, PartialEpoch
 from common.run_folder.records import TIMELINE_FILE, World
 from common.run_folder.sharing import join_shares, without_seconds
 from common.task.rank_batches import RankBatches
@@ -223,12 +223,6 @@ class Run:
             listeners.append(self.elastic)
             self.elastic.goes_on(self._checkpoints, None if self.checkpoint else self.strategy)
         return listeners
-
-    def how_to_go_on(self) -> str:
-        """Return what the message of a run that ends early adds: nothing where there is nothing to resume."""
-        if self.folder is None or self.task.config.energy.energy or not checkpoint_folders(self.folder):
-            return ""
-        return "; finished epochs are kept, continue with --resume"
 
     def validate(self, epoch: Epoch) -> Measured:
         """Return what this rank measures of its validation samples; `NOT_MEASURED` where no validation is due."""

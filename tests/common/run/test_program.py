@@ -7,7 +7,7 @@ from played_run import HOOKS, LostRankError, Played
 from processes import run_python
 
 from common.run import program
-from common.run.program import read_settings, run_program
+from common.run.program import how_to_go_on, read_settings, run_program
 from common.run.resume import MAY_CHANGE
 from common.run_folder.records import read_run
 from common.run_folder.run_writer import RunWriter
@@ -72,11 +72,11 @@ def test_a_rank_without_memory_says_so_itself(tmp_path, capfd, monkeypatch):
 @pytest.mark.parametrize(("settings", "is_kept"), [({}, True), ({"energy": {"energy": True}}, False)])
 def test_a_run_that_ends_early_is_resumed_only_where_there_is_something_to_resume(settings, is_kept, tmp_path):
     run = Played(make_config(tmp_path / "new", **settings), alone()).run
-    assert run.how_to_go_on() == ""
+    assert how_to_go_on(run) == ""
     run.recorder.end("interrupted", message="by the test")
     played = Played(make_config(tmp_path, training={"epochs": 2}, **settings), alone())
     played.end_epoch(1)
-    assert ("continue with --resume" in played.run.how_to_go_on()) == is_kept
+    assert ("continue with --resume" in how_to_go_on(played.run)) == is_kept
 
 
 def test_a_rank_that_failed_ends_at_once():
