@@ -12,7 +12,7 @@ from typing import Any, NoReturn, get_args
 from pydantic import ValidationError
 
 from common.config.config import Config, completed
-from common.config.options import all_options, help_text, read_options
+from common.config.options import all_options, flag_here, help_text, read_options
 from common.config.rules import flag_of
 from common.config.training import ModelConfig, OneDNN
 from common.errors import UserError, first_problem
@@ -103,14 +103,28 @@ def parse_command_line(arguments: Sequence[str], *, program: str, base: Config |
     if "--version" in arguments:
         _print_and_exit(project_version())
     recipe, options = _split_option(arguments, "--recipe")
-    if recipe is not None:
-        base = config_from_dict(read_recipe(Path(recipe)), base=base, source=f"--recipe {recipe}")
+    pages = HELP & set(options)
+    given = {} if pages else read_options(options, program=program)
     settings = base or Config()
-    if pages := HELP & set(options):
+    if recipe is not None:
+        settings = _with_recipe(Path(recipe), given, base=settings)
+    if pages:
         _print_and_exit(help_text(completed(settings), program=program, shows_all="--help-all" in pages))
-    given = read_options(options, program=program)
     parts = {subject: replace(getattr(settings, subject), **values) for subject, values in given.items()}
     return completed(replace(settings, **parts))
+
+
+def _with_recipe(file: Path, flags: dict[str, dict[str, Any]], *, base: Config) -> Config:
+    """Return the settings with those of a recipe; if they do not fit together without the flags, with these, too."""
+    recipe, source = read_recipe(file), f"--recipe {file}"
+    try:
+        return config_from_dict(recipe, base=base, source=source)
+    except UserError:
+        if not flags or not all(isinstance(values, dict) for values in recipe.values()):
+            raise
+    completing = {subject: settings_here(values, source=source) for subject, values in recipe.items()}
+    together = {subject: completing.get(subject, {}) | flags.get(subject, {}) for subject in {**completing, **flags}}
+    return config_from_dict(together, base=base, source=source)
 
 
 def _print_and_exit(text: str) -> NoReturn:
@@ -129,10 +143,9 @@ def _split_option(arguments: Sequence[str], option: str) -> tuple[str | None, li
     value, others = None, []
     remaining = iter(arguments)
     for argument in remaining:
-        if argument == option:
-            value = next(remaining, "")
-        elif argument.startswith(f"{option}="):
-            value = argument.removeprefix(f"{option}=")
+        name, equals, text = argument.partition("=")
+        if flag_here(name) == option:
+            value = text if equals else next(remaining, "")
         else:
             others.append(argument)
     if value == "":

@@ -143,7 +143,7 @@ def read_options(arguments: Sequence[str], *, program: str) -> dict[str, dict[st
     words = iter(arguments)
     for word in words:
         start, equals, text = word.partition("=")
-        flag = _flag_here(start)
+        flag = flag_here(start)
         option, switched = all_options().get(flag), True
         if option is None and flag.startswith("--no-"):
             option, switched = all_options().get(f"--{flag.removeprefix('--no-')}"), False
@@ -163,7 +163,7 @@ def read_options(arguments: Sequence[str], *, program: str) -> dict[str, dict[st
     return given
 
 
-def _flag_here(word: str) -> str:
+def flag_here(word: str) -> str:
     """Return an option in our spelling and by our name."""
     if not word.startswith("--"):
         return word
@@ -173,7 +173,7 @@ def _flag_here(word: str) -> str:
 
 def _unknown(word: str) -> str:
     """Return what is wrong with a word that is no option."""
-    flag = _flag_here(word.partition("=")[0])
+    flag = flag_here(word.partition("=")[0])
     if flag in ("--np", "-np", "-n"):
         starts = "horovodrun -np 2 python ..., or python -m launch train --np 2"
         return f"the launcher sets the number of ranks. Received: {word}. Start ranks with {starts}. "

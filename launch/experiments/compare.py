@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from common.config.options import read_options
+from common.config.rules import flag_of
 from common.distributed.console import readable_seconds
-from common.errors import expanded
+from common.errors import UserError, expanded
 from common.utils.command_line import whole_number, word
 from launch.experiments.command import estimator_of_cells, make_in_folder
+from launch.experiments.experiment_file import RESERVED
 from launch.experiments.report import Estimator
 from launch.experiments.survey import survey
 from launch.starting.analysis import ask_analysis, run_analysis
@@ -63,6 +65,11 @@ def run(options: argparse.Namespace) -> int:
 def _estimator(options: argparse.Namespace) -> Estimator:
     given = read_options(options.trainer_arguments, program="torch_impl/train.py")
     settings = {name: value for values in given.values() for name, value in values.items()}
+    if reserved := settings.keys() & RESERVED.keys():
+        name = min(reserved)
+        raise UserError(
+            f"a comparison has no setting {RESERVED[name]}. Received: {flag_of(name)} after --. Leave it out"
+        )
     cell = {"model": options.model, "dataset": options.dataset, "np": options.np, "epochs": options.epochs}
     cell |= {name: list(value) if isinstance(value, tuple) else value for name, value in settings.items()}
     cell |= {"launcher": "python"} if options.np == 1 else {}

@@ -30,7 +30,7 @@ from common.utils.whole_files import parse_toml, read_text
 EXPERIMENTS = Path(__file__).with_name("shipped")
 SETTINGS = {one.name for subject in fields(Config) for one in fields(subject.default_factory)}  # type: ignore[arg-type]
 # Settings of the trainers that a file cannot set -> why.
-_RESERVED = dict.fromkeys(
+RESERVED = dict.fromkeys(
     ("runs_folder", "name", "resume", "resume_or_start", "energy", "site"), "which the experiment sets itself"
 ) | {"elastic": "whose ranks `launch train --elastic` starts"}
 _Positive = Annotated[int, Field(ge=1)]
@@ -225,11 +225,11 @@ def _override(base: dict[str, Any], content: dict[str, Any]) -> dict[str, Any]:
 def check_keys(table: dict[str, Any], *, where: str, path: Path) -> None:
     """Raise UserError if a table sets what is no setting of the trainers or of a cell, or not the file's to set."""
     for key in table:
-        if key in CELL_KEYS or key in TUNING_VARIABLES or (key in SETTINGS and key not in _RESERVED):
+        if key in CELL_KEYS or key in TUNING_VARIABLES or (key in SETTINGS and key not in RESERVED):
             continue
         if key.isupper():
             allowed = f"Use {', '.join(TUNING_VARIABLES)}"
             raise _error(path, f"`{key}` in {where}, which is no variable that cells may set", key, allowed)
-        why = _RESERVED.get(key, "which is not a setting")
+        why = RESERVED.get(key, "which is not a setting")
         remedy = f"Use the trainers' flags, with _ for -, and {', '.join(CELL_KEYS)}"
         raise _error(path, f"`{key}` in {where}, {why}", key, remedy)

@@ -92,7 +92,9 @@ def resuming(job: Job) -> Job:
     """Return the job with its trainer resuming the run that an earlier turn of the job started."""
     assert job.program
     settings = read_settings(job.arguments, program=job.program)
-    saving = [] if settings.record.checkpoint_minutes else ["--checkpoint-minutes", str(CHECKPOINT_MINUTES)]
+    saving = ["--checkpoint-minutes", str(CHECKPOINT_MINUTES)]
+    if settings.record.checkpoint_minutes or settings.strategy.replay:  # workers of a replay meet when its run's did
+        saving = []
     return replace(job, arguments=(*job.arguments, "--resume-or-start", *saving))
 
 

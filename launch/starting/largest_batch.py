@@ -65,7 +65,7 @@ def find_largest_batch(
     )
     fits, too_large = 0, most + unit
     with tempfile.TemporaryDirectory(prefix="largest-batch-") as folder:
-        while too_large - fits > max(unit, fits // FINENESS):
+        while fits < most if too_large > most else too_large - fits > max(unit, fits // FINENESS):
             batch = max(unit, _next(fits, too_large, most, first=forecast) // unit * unit)
             command = train_command(
                 PROGRAMS[framework], np=experiment.processes, controller=controller,

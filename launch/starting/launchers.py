@@ -9,6 +9,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
+from common.config import requested
 from common.errors import UserError
 from common.run_folder.start_times import STARTED_AT
 from common.sites.table import Sites
@@ -256,8 +257,12 @@ class Launcher:
         return [*self.site.program_words(os.path.relpath(ROOT / program)), *self.recorded_arguments(arguments)]
 
     def recorded_arguments(self, arguments: Sequence[str]) -> list[str]:
-        """Return a trainer's arguments, with the site that its record is to name where that is not this machine."""
-        return [*arguments, *(["--site", self.node] if self.node != "local" else [])]
+        """Return a trainer's arguments, with the site that its record is to name where that is not this machine.
+
+        A job names it already: it knows which of the site's nodes it is on.
+        """
+        is_named = self.node == "local" or requested("--site", arguments) is not None
+        return [*arguments, *([] if is_named else ["--site", self.node])]
 
 
 def train_command(program: str, *, np: int, controller: str | None, arguments: Sequence[str]) -> list[str]:

@@ -20,7 +20,7 @@ ANSWER_SECONDS = 15
 CODE_OF_SSH = 255  # its exit code where it is ssh that failed, and not the command
 _REMEDIES = {
     "Connection refused": "Start sshd there, or name its port as ssh_port",
-    "Permission denied": "Add your public key to ~/.ssh/authorized_keys there, or name the private one as ssh_identity",
+    "Permission denied": "Add your public key there to ~/.ssh/authorized_keys, or name the other as identity_file",
     "Host key verification failed": "Connect once by hand and compare the key of the host",
     "Could not resolve hostname": "Correct the name, or add it to /etc/hosts or ~/.ssh/config",
     "No route to host": "See whether it is switched on and joined to this network",

@@ -16,7 +16,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from common.config import Config, requested
+from common.config import Config, read_recipe, requested
+from common.config.rules import flag_of
 from common.distributed.pinning import choose_gpu
 from common.errors import EXIT_CODE_USER_ERROR, UserError
 from common.names import framework_here
@@ -157,14 +158,21 @@ def _found_again(options: argparse.Namespace) -> list[str]:
         UserError: it is found in another way already.
     """
     given = options.trainer_arguments
+    recipe = requested("--recipe", given)
+    tables = read_recipe(Path(recipe)) if recipe else {}
     if requested("--resume", given) is not None:
         raise UserError("a start of a run finds it again by its name. Received: --restarts and --resume. Give --name")
     flags = [] if "--resume-or-start" in given else ["--resume-or-start"]
-    if requested("--on-stall", given) is None and not (options.elastic or "--elastic" in given):
+    if not _has(given, tables, "faults", "on_stall") and not (options.elastic or "--elastic" in given):
         flags += ["--on-stall", "end"]
-    if requested("--name", given) is None:
+    if not _has(given, tables, "record", "name"):
         flags += ["--name", f"{options.framework}-np{options.np}-{datetime.now():%Y%m%d-%H%M%S}"]
     return flags
+
+
+def _has(given: Sequence[str], tables: Mapping[str, Any], subject: str, name: str) -> bool:
+    """Return whether the arguments of a trainer, or the tables of its recipe, have a setting."""
+    return requested(flag_of(name), given) is not None or name in tables.get(subject, {})
 
 
 def _run(command: Sequence[str], settings: Config, *, restarts: int, environment: Mapping[str, str]) -> int:

@@ -11,7 +11,7 @@ from typing import Annotated
 import pytest
 from pydantic import Field
 
-from common.config import Config, completed, config_from_dict, parse_command_line
+from common.config import Config, completed, config_from_dict, parse_command_line, requested
 from common.config.rules import IN_RECORD, NOTHING, SPEED, Count, Defines, Settings, defined_by
 from common.errors import UserError
 
@@ -98,6 +98,26 @@ def test_flags_override_the_recipe_and_the_recipe_the_base(tmp_path):
     assert (config.training.epochs, config.training.seed, config.training.batch_size) == (9, 8, 7)
     assert (config.model.model, config.optimizer.momentum) == ("mlp", 0.0)
     assert isinstance(config.optimizer.momentum, float)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "flags"),
+    [
+        ("[record]\nresume_or_start = true\n", ["--name", "x"]),
+        ('[strategy]\nstrategy = "server"\nservers = 1\nstaleness = 2\n', ["--lr-scaling", "none"]),
+        ('[device]\ndevice = "cpu"\nmixed_precision = "float16"\n', ["--device", "gpu"]),
+    ],
+)
+def test_flags_complete_a_recipe(recipe, flags, tmp_path):
+    parse("--recipe", write_recipe(tmp_path, recipe), *flags)
+    for fewer in ([], ["--epochs", "7"]):
+        with pytest.raises(UserError, match=r"\(in --recipe .*recipe.toml\)"):
+            parse("--recipe", write_recipe(tmp_path, recipe), *fewer)
+
+
+@pytest.mark.parametrize("words", [["--on-stall", "end"], ["--on_stall", "end"], ["--on_stall=wait", "--on-stall=end"]])
+def test_an_option_is_found_in_every_spelling(words):
+    assert requested("--on-stall", words) == "end"
 
 
 @pytest.mark.parametrize(

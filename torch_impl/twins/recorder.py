@@ -39,8 +39,10 @@ ARGUMENTS = {
 }
 PRODUCTS = ("linear", "matmul", "addmm")
 ATTENTION = "scaled_dot_product_attention"
+ATTENTION_ARGUMENTS = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
+ATTENTION_OF_MODULE = "multi_head_attention_forward"
 # Functions of Python that call others, which are recorded in their place.
-COMPOSITE = ("multi_head_attention_forward", "_in_projection_packed", "_in_projection")
+COMPOSITE = (ATTENTION_OF_MODULE, "_in_projection_packed", "_in_projection")
 # Functions that change neither numbers nor their order within a sample, or return no numbers.
 SILENT = re.compile(
     r"get|size|dim|numel|is_floating_point|contiguous|clone|detach|expand|expand_as|type|type_as|to|view|view_as|"
@@ -78,6 +80,7 @@ class Recorder(TorchFunctionMode):
         self._names = {id(tensor): name for name, tensor in named_arrays(model)}
         self._storages = {_address(tensor): (name, tensor) for name, tensor in model.named_parameters()}
         self._modules: list[str] = []
+        self._in_attention = False  # of a module, whose weights drop entries
         self._hooks = []
         for name, module in model.named_modules():
             self._hooks.append(module.register_forward_pre_hook(partial(self._enter, name)))
@@ -114,16 +117,22 @@ class Recorder(TorchFunctionMode):
         name = SAME.get(own_name.strip("_"), own_name.strip("_"))
         if own_name in COMPOSITE:
             # Without this, the function would ask this mode again and again.
-            with self, patch.object(F, "has_torch_function", lambda *_: False):
-                return func(*args, **kwargs)
+            outer, self._in_attention = self._in_attention, own_name == ATTENTION_OF_MODULE
+            try:
+                with self, patch.object(F, "has_torch_function", lambda *_: False):
+                    return func(*args, **kwargs)
+            finally:
+                self._in_attention = outer
         if DROPS.fullmatch(name):
             named = dict(zip(("input", "p", "training"), args, strict=False)) | kwargs
-            if named.get("training", True):
-                self._note_dropout(named["input"], named.get("p", 0.5))
+            if named.get("training", named.get("train", True)):  # as torch.dropout calls it
+                self._note_dropout(named["input"], named.get("p", 0.5), attention=self._in_attention)
             return named["input"]
-        if name == ATTENTION and kwargs.get("dropout_p"):
-            self._note_dropout(args[0], kwargs["dropout_p"], attention=True)
-            kwargs = {**kwargs, "dropout_p": 0.0}
+        if name == ATTENTION:
+            kwargs = dict(zip(ATTENTION_ARGUMENTS, args, strict=False)) | kwargs
+            args = [kwargs.pop(tensor) for tensor in ATTENTION_ARGUMENTS[:3]]
+            self._note_dropout(args[0], kwargs.get("dropout_p", 0.0), attention=True)
+            kwargs["dropout_p"] = 0.0
         named = dict(zip(ARGUMENTS.get(name, ()), args, strict=False)) | kwargs
         is_slow = name == "conv2d" and is_depthwise(named)
         compute = partial(depthwise, named) if is_slow else partial(func, *args, **kwargs)
@@ -266,10 +275,9 @@ def _tensors(values: Sequence[Any]) -> Iterator[torch.Tensor]:
 
 
 def _attention(args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Return the numbers of `scaled_dot_product_attention(query, key, value, mask, dropout, causal)`."""
-    mask = kwargs.get("attn_mask", args[3] if len(args) > 3 else None)
-    causal = kwargs.get("is_causal", args[5] if len(args) > 5 else False)
-    return {"heads": args[0].shape[1] if args[0].ndim > 3 else 1, "masked": mask is not None or bool(causal)}
+    """Return the numbers of `scaled_dot_product_attention`; the arguments are the query, key and value."""
+    masked = kwargs.get("attn_mask") is not None or bool(kwargs.get("is_causal"))
+    return {"heads": args[0].shape[1] if args[0].ndim > 3 else 1, "masked": masked}
 
 
 def _literals(values: Sequence[Any], named: dict[str, Any]) -> dict[str, Any]:

@@ -215,6 +215,8 @@ def _before_time_limit(job: Job) -> str:
     # srun kills the ranks when it is terminated; a signal by Slurm lets them save their state.
     end_ranks = [f"scancel --signal=TERM {_own_number(job)} || true"] if job.site.launcher == "srun" else []
     end_step = ['kill -TERM -- "-$step" || true'] if job.experiment or not end_ranks else []
+    # What would start the ranks again has to know before they end; this signal it does not pass on.
+    start_no_more = ['kill -INT "$step" || true'] if job.restarts and end_ranks else []
     if job.experiment:
         folders = line([str(expanded(folder)) for folder in job.run_folders()])
         saved, remedy = f"{folders} -maxdepth 2 -name weights.safetensors", "no run of the experiment ends in this time"
@@ -224,7 +226,7 @@ def _before_time_limit(job: Job) -> str:
         folder = line([f"{expanded(job.runs_folder)}/"])
         saved, remedy = f'{folder}"$name/checkpoints" -name state.json', "or fewer --checkpoint-minutes"
     return BEFORE_TIME_LIMIT.format(
-        stop="\n    ".join([*end_ranks, *end_step]),
+        stop="\n    ".join([*start_no_more, *end_ranks, *end_step]),
         saved=saved,
         remedy=f"give more --minutes, {remedy}",
         job=_own_number(job),

@@ -17,6 +17,29 @@ def keras_model():
     x = layers.Flatten()(layers.Conv2D(4, 3, activation="gelu")(inputs))
     return keras.Model(inputs, layers.Dense(10)(x))
 """
+ATTENTION = """\
+INPUT, OUTPUTS = (3, 2, 16), 3
+def torch_model():
+    import torch
+    from torch import nn
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.attention = nn.MultiheadAttention(16, 2, dropout=0.1, batch_first=True)
+            self.head = nn.Linear(16, 3)
+        def forward(self, x):
+            x = x.flatten(2).transpose(1, 2)
+            x = x + self.attention(x, x, x, need_weights=NEEDED)[0]
+            return self.head(torch.dropout(x, 0.5, train=self.training)[:, 0])
+    return Model()
+def keras_model():
+    import keras
+    from keras import layers
+    inputs = keras.Input(INPUT)
+    x = layers.Reshape((6, 16))(inputs)
+    x = x + layers.MultiHeadAttention(2, 8, dropout=0.1)(x, x)
+    return keras.Model(inputs, layers.Dense(3)(layers.Dropout(0.5)(x)[:, 0]))
+"""
 pytestmark = pytest.mark.ranks
 
 
@@ -38,6 +61,17 @@ def test_a_short_file_with_one_difference(tmp_path, monkeypatch, capsys):
     (page,) = (tmp_path / "runs").iterdir()
     assert lines[-1] == f"page: runs/{page.name}"
     assert "before 3 / dense" in page.read_text()
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("needed", ["True", "False"])
+def test_dropout_of_attention_is_recognized_however_pytorch_calls_it(needed, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my_model.py").write_text(ATTENTION.replace("NEEDED", needed))
+    assert main(["twins", "my_model.py"]) == 0, capsys.readouterr()
+    (tmp_path / "my_model.py").write_text(ATTENTION.replace("NEEDED", needed).replace("(2, 8, dropout=0.1)", "(2, 8)"))
+    assert main(["twins", "my_model.py"]) == 1
+    assert "dropout: 0.1 in PyTorch, 0 in Keras, at attention" in capsys.readouterr().out
 
 
 @pytest.mark.ci

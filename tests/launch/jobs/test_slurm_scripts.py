@@ -6,6 +6,7 @@ Scripts are run here with programs in place of Slurm's that write down what they
 import os
 import signal
 import subprocess
+import sys
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -42,6 +43,14 @@ def header(job):
 )
 def test_cores_of_a_rank(cores, site, changes):
     assert header(slurm_job(slurm_site(site), **changes)).get("cpus-per-task") == cores
+
+
+def test_a_replay_gets_no_checkpoints_that_its_run_had_not():
+    """The trainers would refuse them."""
+    server = ("--strategy", "server", "--servers", "1", "--staleness", "1", "--lr-scaling", "none")
+    for replay, is_saving in ((), True), (("--replay", "runs/a"), False):
+        text = slurm.script(slurm_job(arguments=(*server, *replay), ranks_per_node=3))
+        assert "--resume-or-start" in text and ("--checkpoint-minutes 10 " in text) == is_saving
 
 
 def test_notice_checkpoints_and_requeue():
@@ -147,6 +156,28 @@ def test_near_the_limit_launchers_within_the_script_are_ended(stage, launcher):
     assert stage.notify()[0] == 0 and stage.requeued() == ["7"]
     pid = int(stage.pid.read_text())
     wait_until(lambda: not Path(f"/proc/{pid}").exists())
+
+
+# Stands in for `launch train`: it starts the ranks again where they end and nobody has told it before.
+STARTS_AGAIN = """
+import os, pathlib, signal, sys, time
+told = []
+signal.signal(signal.SIGINT, lambda *_: told.append("told"))
+signal.signal(signal.SIGTERM, lambda *_: (pathlib.Path("ended").write_text(" ".join(told)), os._exit(143)))
+pathlib.Path(sys.argv[1], "pid").write_text(str(os.getpid()))
+while True:
+    time.sleep(0.05)
+"""
+
+
+def test_near_the_limit_ranks_are_not_started_again(stage):
+    (stage.folder / "again.py").write_text(STARTS_AGAIN)
+    again = f'exec {sys.executable} {stage.folder / "again.py"} "$(dirname "$0")"'
+    stage.programs.add("python", Answer(to=["launch", "train"], then=again))
+    stage.start_ranks(slurm_job(stage.site(), restarts=1))
+    stage.save(CHECKPOINT)
+    assert stage.notify()[0] == 0 and stage.requeued() == ["7"]
+    assert (stage.folder / "ended").read_text() == "told"
 
 
 def test_a_job_that_has_saved_nothing_is_not_requeued_forever(stage):

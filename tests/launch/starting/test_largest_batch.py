@@ -44,6 +44,14 @@ def test_the_answer_is_the_largest_up_to_its_fineness(limit, size, monkeypatch, 
         assert last == "not even one image fits"
 
 
+@pytest.mark.parametrize("forecast", [985, 492])  # the next batch, or the one after it, is nearly all samples
+def test_all_samples_are_tried_before_more_are_said_not_to_fit(forecast, monkeypatch, capsys):
+    monkeypatch.setattr(largest_batch, "_try", lambda *_, **__: (True, ""))
+    monkeypatch.setattr(largest_batch, "_forecast", lambda *_, **__: forecast)
+    assert find_largest_batch(experiment_of(1), **TORCH, memory_gb=3) == 1000
+    assert "all training samples of a rank" in capsys.readouterr().out
+
+
 @pytest.mark.ranks
 @pytest.mark.ci
 @pytest.mark.parametrize(

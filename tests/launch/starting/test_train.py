@@ -23,6 +23,7 @@ from common.distributed.launchers import HOST_ALIASES
 from common.utils.paths import ROOT
 from launch.__main__ import main
 from launch.starting import train
+from launch.starting.launchers import launcher_at
 from launch.starting.processes import Ended, run_filtered, trainer_environment
 
 SMALL = ["--dataset", DATASET, "--model", "mlp", "--batch-size", "10"]
@@ -185,6 +186,22 @@ def test_ranks_are_started_again_while_they_end_by_themselves(
     assert len(starts.commands) == count
     assert "--resume-or-start" in command and "--on-stall end" in command and " --name torch-np1-" in command
     assert printed.count(", from the newest checkpoint") == count - 1
+
+
+def test_what_is_set_already_is_left_to_ranks_that_are_started_again(starts, tmp_path, monkeypatch):
+    """By a flag in any spelling, or by a recipe."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.toml").write_text('[record]\nname = "mine"\n[faults]\non_stall = "wait"\n')
+    for given in (["--recipe", "mine.toml"], ["--name=mine", "--on_stall", "wait"]):
+        printed = call(main, "train", "--np", "1", "--restarts", "1", "--dry-run", "--", *SMALL, *given)
+        assert "--resume-or-start" in printed and "--on-stall end" not in printed and "torch-np1" not in printed
+
+
+def test_the_record_names_the_machine_that_a_job_is_on():
+    start = launcher_at("aws", hosts="a:4,b:4")
+    chosen = start.recorded_arguments(["--site", "aws-g6-12xlarge"])
+    assert chosen == ["--site", "aws-g6-12xlarge"]
+    assert start.recorded_arguments([]) == ["--site", start.node]
 
 
 # Programs
