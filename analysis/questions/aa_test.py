@@ -82,8 +82,8 @@ def find(selection: Selection) -> Finding:
         )
         return Finding(name="aa-test", question=question, answer=answer)
     more = len(enough) - MOST_CELLS
-    cut = sum(len(cell.timed) > MOST_RUNS for cell in enough)
     enough = sorted(enough, key=lambda cell: -len(cell.timed))[:MOST_CELLS]
+    cut = sum(len(cell.timed) > MOST_RUNS for cell in enough)
     splits = [(cell, paired_splits(seconds(cell)), unpaired_splits(seconds(cell))) for cell in enough]
     return Finding(
         name="aa-test",

@@ -4,6 +4,7 @@ python -m launch experiment status NAME      the same, with the runs that are pl
 """
 
 import argparse
+import os
 import re
 import sys
 from collections.abc import Iterable, Sequence
@@ -65,8 +66,11 @@ def find(folder: Path, *, status: ExperimentStatus | None = None, base: str | No
         UserError: there are no runs, or no such cell.
     """
     wanted = status is None or any(one.state == "finished" for one in status.runs)
-    runs = {run.name: run for run in runs_in(load_runs([folder]).runs)} if wanted else {}
-    planned = status.runs if status else [_status_of(run) for run in runs.values()]
+    loaded = runs_in(load_runs([folder]).runs) if wanted else []
+    # Without a status the folder may hold several experiments, with runs of the same names.
+    places = {os.path.relpath(run.folder, folder): run for run in loaded}
+    runs = {run.name if place == "." else place: run for place, run in places.items()}
+    planned = status.runs if status else [_status_of(name, run) for name, run in runs.items()]
     rows = [
         {"cell": one.cell, "state": one.state, **(_figures(runs[one.name]) if one.name in runs else {})}
         for one in planned
@@ -103,11 +107,11 @@ def _at_once(counts: Sequence[int]) -> str:
     return f"these runs were made {numbers} at once: times compare only among runs of one such number"
 
 
-def _status_of(run: RunRow) -> PlannedRunStatus:
-    cell = re.sub(r"-r[0-9]+$", "", run.name)
+def _status_of(name: str, run: RunRow) -> PlannedRunStatus:
+    cell = re.sub(r"-r[0-9]+$", "", name)
     if run.state == "finished" or run.state == "running":
-        return PlannedRunStatus(name=run.name, cell=cell, state=run.state)
-    return PlannedRunStatus(name=run.name, cell=cell, state="failed", reason=run.state)
+        return PlannedRunStatus(name=name, cell=cell, state=run.state)
+    return PlannedRunStatus(name=name, cell=cell, state="failed", reason=run.state)
 
 
 def _figures(run: RunRow) -> dict[str, float]:

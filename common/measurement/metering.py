@@ -18,6 +18,7 @@ from pathlib import Path
 from common.config import EnergyConfig
 from common.distributed.communicator import Communicator
 from common.distributed.pinning import visible_gpus
+from common.errors import UserError
 from common.measurement.energy import EnergyRecord, energy_record
 from common.measurement.power import PowerReader
 from common.measurement.power_sources import Sources, find_sources
@@ -42,7 +43,15 @@ class Meter:
         Args:
             config: sampling interval and idle time.
             device: of this rank in its framework's notation, "cpu" or such as "cuda:0".
+
+        Raises:
+            UserError: a host has servers alone, whose energy would be missing; on all ranks.
         """
+        if alone := sorted({*comm.server_hosts} - {*comm.allgather(platform.node())}):
+            raise UserError(
+                "energy is measured on hosts that have workers. Received: --energy, and servers alone on "
+                f"{', '.join(alone)}. Place servers beside workers, or leave --energy out"
+            )
         self._config, self._comm, self._device = config, comm, device
         self._reader: PowerReader | None = None
         if comm.local_rank == 0:

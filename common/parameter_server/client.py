@@ -103,7 +103,7 @@ class Client:
             requests = self._receive()
             self.call("meet")
             wait_for(requests)
-            self._take_replies()
+            self._take_replies()  # which are not counted: they are for the evaluation
             self._start_segment()
         return self.weights
 
@@ -126,6 +126,7 @@ class Client:
         if flags & HAS_GRADIENT:
             self._accrued[:], self._unpushed = 0, 0
         if flags & WANTS_WEIGHTS:
+            self.meter.received_bytes += sum(frame.buffer.nbytes for frame in self._replies)
             self._take_replies()
 
     def _receive(self) -> list[Any]:
@@ -138,7 +139,6 @@ class Client:
         for (start, stop), frame, push in zip(self.bounds, self._replies, self._pushes, strict=True):
             self.weights[start:stop] = frame.vector
             push.header[0] = frame.header[0]  # the version that the next gradient belongs to
-            self.meter.received_bytes += frame.buffer.nbytes
 
 
 def say_goodbye(comm: Communicator, *, code: int) -> None:

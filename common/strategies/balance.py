@@ -11,7 +11,8 @@ from common.distributed.communicator import Communicator
 from common.run.epoch import Trial
 from common.run.resume import can_be_resumed
 from common.run_folder.records import RUN_FILE, DataRecord, RunRecord, read_record
-from common.strategies.gradient_groups import measure_groups
+from common.run_folder.sharing import MeasuredGroups
+from common.strategies.gradient_groups import DEFAULT, measure_groups
 from common.task.prepare import prepare
 from common.task.shares import divided
 from common.task.task import Task
@@ -40,6 +41,8 @@ def prepare_on_all_ranks(
     shares, groups = config.balance.shares == "auto", config.device.gradient_groups == "auto"
     if not shares and not groups:
         return task
+    if not task.total_steps:  # nothing is trained, and nothing can be measured
+        return replace(task, groups=MeasuredGroups(chosen=DEFAULT)) if groups else task
     recorded = None
     with comm.propagate_errors("looking at the run folder"):
         if comm.rank == 0:

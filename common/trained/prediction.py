@@ -30,6 +30,15 @@ def run_prediction(
     options = _parse(arguments, program=program)
 
     def predict() -> None:
+        if options.invert and not options.images:
+            raise UserError(
+                "only image files are inverted. Received: --invert and no file. Name files, or leave it out"
+            )
+        if options.data_folder and options.images:
+            raise UserError(
+                f"only a data set is read from its folder. Received: --data-folder {options.data_folder} and image "
+                "files. Leave one of the two out"
+            )
         model = read_trained_model(options.run).computed_with(options.onednn)
         classifier = build_classifier(model)
         if options.images:

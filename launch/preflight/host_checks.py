@@ -25,7 +25,7 @@ from common.data import cache as dataset_cache
 from common.data.images.prepared_file import load_prepared
 from common.distributed.addresses import check_host_name
 from common.distributed.console import counted
-from common.errors import UserError
+from common.errors import UserError, expanded
 from common.pipeline.forecast import FRAMEWORK_BYTES
 from common.run_folder.environment import PACKAGES_OF_FRAMEWORK, package_versions
 from common.utils.cache_folder import cache_folder
@@ -303,6 +303,8 @@ def check_data(wanted: Wanted) -> str:
     if not path.exists():
         if wanted.can_fetch:
             return f"{dataset} is not at {path}, training fetches it"
+        if ":" in dataset:
+            raise UserError(f"{dataset} is not at {path}. Correct the path, or copy it there")
         raise UserError(f"{dataset} is not at {path}. Bring it: {fetch} where there is a network")
     if dataset.startswith("images:"):
         return f"{path} exists, its images are checked when they are read"
@@ -321,7 +323,7 @@ def path_of_data(dataset: str | None) -> Path | None:
     kind, _, path = (dataset or "synthetic").partition(":")
     if kind == "synthetic":
         return None
-    return Path(path) if path else dataset_cache.datasets_folder() / kind
+    return expanded(path) if path else dataset_cache.datasets_folder() / kind
 
 
 HOST_CHECKS = {

@@ -114,6 +114,12 @@ class Studies:
                 f"the search was started with other settings. Received: {changed} in {file.experiment.path.name}. "
                 "Give the changed search another file name, so that it has its own folder"
             )
+        elif file.draws_once and list(before.get("space", {})) != list(now["space"]):
+            raise UserError(
+                f"points are drawn setting by setting, in the order of the search that was started. Received: "
+                f"{', '.join(now['space'])} in {file.experiment.path.name}. Put them in the order "
+                f"{', '.join(before['space'])}"
+            )
         if not file.draws_once:
             made = len(study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.PRUNED)))
             study.sampler = adaptive_sampler(file, worker=self.worker, made=made)
@@ -139,7 +145,7 @@ class Studies:
                 failed = {point_of(trial): trial.params for trial in trials if trial.state is TrialState.FAIL}
                 for point, params in enumerate(self._points):
                     if point not in there:
-                        study.enqueue_trial(params or failed.get(point, {}), user_attrs={"point": point})
+                        study.enqueue_trial(failed.get(point) or params, user_attrs={"point": point})
             self.write()
 
     @cached_property

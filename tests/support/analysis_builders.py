@@ -24,6 +24,7 @@ from common.run_folder.search_record import SearchRecord, TrialRecord, write_sea
 
 IMAGES = 6400  # of an epoch
 PARAMETERS = 1_000_000
+OF_CONFIG = ("strategy", "balance", "parts", "device", "optimizer", "schedule")
 
 
 def made_record(
@@ -51,10 +52,10 @@ def made_record(
         size: width and height.
         steps: of all epochs; None: as many as the samples make.
         samples: of training and of validation.
-        changes: further fields of the record; `strategy`, `balance`, `parts` and `device`: settings of these subjects.
+        changes: further fields of the record; those of `OF_CONFIG`: settings of these subjects.
     """
     steps_per_epoch = samples[0] // global_batch
-    settings = {subject: changes.pop(subject, None) or {} for subject in ("strategy", "balance", "parts", "device")}
+    settings = {subject: changes.pop(subject, None) or {} for subject in OF_CONFIG}
     settings["training"] = {"epochs": epochs}
     data = replace(
         SAMPLE.record.data, name="made", training_samples=samples[0], validation_samples=samples[1], test_samples=100,

@@ -26,6 +26,7 @@ from analysis.questions.hyperparameters.sweep import (
     point_of,
     share_label,
     share_sweeps,
+    told_apart,
 )
 from analysis.runs.cells import cells_of
 from analysis.runs.labels import framework_label
@@ -100,8 +101,8 @@ def _find_sweeps(selection: Selection) -> Finding:
     for cell in cells_of(selection.runs):
         if cell.finished:
             families[family_of(cell)].append(point_of(cell))
-    sweeps = [sweep for family in families.values() for sweep in batch_sweeps(family)]
-    shares = [sweep for family in families.values() for sweep in share_sweeps(family)]
+    sweeps = told_apart([sweep for family in families.values() for sweep in batch_sweeps(family)])
+    shares = told_apart([sweep for family in families.values() for sweep in share_sweeps(family)])
     used = {id(point.cell): point.cell for sweep in (*sweeps, *shares) for point in sweep}
     tables = [_table(sweeps), _share_table(shares)]
     plots: list[Plot] = []
@@ -150,9 +151,8 @@ def _by_figure(sweeps: Sequence[list[SweepPoint]]) -> list[list[list[SweepPoint]
     for sweep in sweeps:
         first = sweep[0].cell.first
         sizes = tuple(sorted({point.size for point in sweep}))
-        groups[first.model, first.np, first.origin, first.site, tuple(point.share for point in sweep), sizes].append(
-            sweep
-        )
+        shares = tuple(point.share for point in sweep)
+        groups[first.model, first.np, first.origin, first.site, shares, sizes, sweep[0].work].append(sweep)
     return list(groups.values())
 
 
@@ -166,7 +166,7 @@ def _title(point: SweepPoint) -> str:
 
 def _of_what(point: SweepPoint) -> str:
     first = point.cell.first
-    return f"{framework_label(first.framework)}, {first.model}"
+    return ", ".join(filter(None, [framework_label(first.framework), first.model, point.work]))
 
 
 def _statements(sweep: Sequence[SweepPoint]) -> list[str]:
@@ -215,7 +215,7 @@ def _share_statements(sweep: Sequence[SweepPoint]) -> list[str]:
 
 
 def _table(sweeps: Sequence[Sequence[SweepPoint]]) -> Table:
-    headings = ["framework", "model", "np", "resolution", "batch", "n", "total, s", "min", "max",
+    headings = ["framework", "model", "np", "differs in", "resolution", "batch", "n", "total, s", "min", "max",
                 "last accuracy, %", "best accuracy, %", "remark"]  # fmt: skip
     rows: list[list[Any]] = []
     for sweep in sweeps:
@@ -223,26 +223,26 @@ def _table(sweeps: Sequence[Sequence[SweepPoint]]) -> Table:
             first, seconds = point.cell.first, list(point.seconds.values())
             percents = [in_percent(point.last), in_percent(point.best)]
             rows.append(
-                [framework_label(first.framework), first.model, first.np or None, point.size, point.batch,
+                [framework_label(first.framework), first.model, first.np or None, point.work, point.size, point.batch,
                  point.n, median_of(point.seconds.values()), min(seconds, default=None),
                  max(seconds, default=None), *percents, point.remark]
             )  # fmt: skip
     formats = dict.fromkeys(("total, s", "min", "max"), ",.2f") | dict.fromkeys(("np", "batch", "n"), "d")
-    formats |= {headings[9]: ".2f", headings[10]: ".2f"}
+    formats |= {headings[10]: ".2f", headings[11]: ".2f"}
     return Table("Time and validation accuracy by resolution and batch (medians)", headings, rows, formats)
 
 
 def _share_table(sweeps: Sequence[Sequence[SweepPoint]]) -> Table:
-    headings = ["framework", "model", "resolution", "batch", "validation samples", "n", "training, s/epoch",
-                "validation, s/epoch", "total, s"]  # fmt: skip
+    headings = ["framework", "model", "differs in", "resolution", "batch", "validation samples", "n",
+                "training, s/epoch", "validation, s/epoch", "total, s"]  # fmt: skip
     rows: list[list[Any]] = []
     for sweep in sweeps:
         for point in sweep:
             first = point.cell.first
             rows.append(
-                [framework_label(first.framework), first.model, point.size, point.batch or None,
+                [framework_label(first.framework), first.model, point.work, point.size, point.batch or None,
                  share_label(point), len(point.seconds), point.median("epoch_seconds"),
                  point.median("validation_epoch_seconds"), median_of(point.seconds.values())]
             )  # fmt: skip
-    formats = {"batch": "d", "n": "d", headings[6]: ".3f", headings[7]: ".3f", "total, s": ",.2f"}
+    formats = {"batch": "d", "n": "d", headings[7]: ".3f", headings[8]: ".3f", "total, s": ",.2f"}
     return Table("Time by the share of validation samples (medians)", headings, rows, formats)

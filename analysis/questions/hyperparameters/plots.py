@@ -9,6 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, MaxNLocator, NullFormatter, ScalarFormatter
+from numpy.typing import NDArray
 
 from analysis.output.finding import Plot
 from analysis.output.plots import COLORS, MARKERS, framework_style, legend_below, look_of_points, n_words, scale_axis
@@ -48,17 +49,17 @@ def plot_accuracies(epochs: pd.DataFrame, sweeps: Sequence[Sweep]) -> Plot | Non
     for ax in panels[-1]:
         ax.set_xlabel("epoch")
         ax.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
-        longest = max(len(curve) for of_point in curves.values() for curve in of_point.values())
+        longest = max(len(accuracies) for of_point in curves.values() for _, accuracies in of_point)
         ax.set_xlim(1 - 0.02 * longest - 0.2, 1.02 * longest + 0.2)
     handles = [Line2D([], [], label=f"batch {batch}", **_batch_style(number)) for number, batch in enumerate(batches)]
     legend_below(figure, handles, ncols=6)
-    model = points[0].cell.first.model
-    figure.suptitle(f"Accuracy by batch and resolution: {model}\n{_n(points)}")
+    figure.suptitle(f"Accuracy by batch and resolution: {_model(points)}\n{_n(points)}")
     rows: list[list[Any]] = [
         [point.cell.framework, point.size, point.batch, name, epoch, 100 * value]
         for point in points
-        for name, curve in curves[id(point)].items()
-        for epoch, value in enumerate(curve.tolist(), start=1)
+        for name, accuracies in curves[id(point)]
+        for epoch, value in enumerate(accuracies.tolist(), start=1)
+        if np.isfinite(value)
     ]
     headings = ["framework", "resolution", "batch", "run", "epoch", "validation accuracy, %"]
     return Plot("hyperparameters-accuracy", figure, Table("Validation accuracy", headings, rows, {headings[5]: ".2f"}))
@@ -90,8 +91,7 @@ def plot_times(sweeps: Sequence[Sweep]) -> Plot | None:
     styles = [framework_style(sweep[0].cell.framework) for sweep in sweeps]
     handles = [Line2D([], [], color=one["color"], marker=one["marker"], label=one["label"]) for one in styles]
     legend_below(figure, handles)
-    model = points[0].cell.first.model
-    figure.suptitle(f"Time by batch and resolution: {model}\n{_n(points)}")
+    figure.suptitle(f"Time by batch and resolution: {_model(points)}\n{_n(points)}")
     rows: list[list[Any]] = [
         [point.cell.framework, point.size, point.batch, str(key), value]
         for point in points
@@ -133,7 +133,7 @@ def plot_shares(sweep: Sweep) -> Plot | None:
     first = points[0]
     what = f", {first.size}, batch {first.batch}" if first.batch else ""
     figure.suptitle(
-        f"Time by share of validation samples: {framework_label(first.cell.framework)}, {first.cell.first.model}{what}"
+        f"Time by share of validation samples: {framework_label(first.cell.framework)}, {_model(points)}{what}"
         f"\n{_n(points)}"
     )
     headings = ["validation samples", "phase", "run", "s"]
@@ -142,21 +142,24 @@ def plot_shares(sweep: Sweep) -> Plot | None:
     )
 
 
-def _curves(epochs: pd.DataFrame, point: SweepPoint) -> dict[str, Any]:
-    """Return run -> its validation accuracies, without epochs that had none: (epochs,) float64."""
-    found = {run.name: curve(epochs, run, "validation_accuracy") for run in point.cell.finished}
-    known = {name: accuracies[np.isfinite(accuracies)] for name, accuracies in found.items()}
-    return {name: accuracies for name, accuracies in known.items() if len(accuracies)}
+Curves = Sequence[tuple[str, NDArray[np.float64]]]
 
 
-def _draw_curves(ax: Axes, point: SweepPoint, curves: dict[str, Any], style: dict[str, Any]) -> None:
-    values = [100 * curve for curve in curves.values()]
+def _curves(epochs: pd.DataFrame, point: SweepPoint) -> Curves:
+    """Return names of runs with their validation accuracies: (epochs,) float64, NaN in epochs without validation."""
+    found = [(run.name, curve(epochs, run, "validation_accuracy")) for run in point.cell.finished]
+    return [(name, accuracies) for name, accuracies in found if np.isfinite(accuracies).any()]
+
+
+def _draw_curves(ax: Axes, point: SweepPoint, curves: Curves, style: dict[str, Any]) -> None:
+    values = [pd.Series(100 * accuracies) for _, accuracies in curves]
     if not values:
         return
     if len(values) > 1:
-        for curve in values:
-            ax.plot(np.arange(1, len(curve) + 1), curve, color=style["color"], linewidth=0.5, alpha=0.4)
-    median = pd.DataFrame(values).median()  # of runs that ended early, over those that were still training
+        for accuracies in values:
+            known = accuracies.dropna()
+            ax.plot(known.index + 1, known, color=style["color"], linewidth=0.5, alpha=0.4)
+    median = pd.DataFrame(values).median().dropna()  # of runs that ended early, over those that were still training
     look = style | look_of_points(style, published=point.cell.is_published)
     ax.plot(median.index + 1, median, linewidth=1.2, markevery=max(1, len(median) // _MARKS), **look)
 
@@ -204,6 +207,10 @@ def _batches(points: Sequence[SweepPoint]) -> list[int]:
 
 def _sizes(points: Sequence[SweepPoint]) -> list[str]:
     return list(dict.fromkeys(point.size for point in sorted(points, key=lambda one: one.pixels)))
+
+
+def _model(points: Sequence[SweepPoint]) -> str:
+    return ", ".join(filter(None, [points[0].cell.first.model, points[0].work]))
 
 
 def _n(points: Sequence[SweepPoint]) -> str:

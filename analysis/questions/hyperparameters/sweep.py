@@ -6,13 +6,16 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from analysis.runs.cells import Cell
+from analysis.questions.clouds.sites import VARIANT
+from analysis.runs.cells import IN_FORCE, Cell
 from analysis.runs.settings import SERIES
 from analysis.runs.validity import chance_of, is_guess
 from analysis.stats.inference import median_of
 from common.run_folder.records import DataRecord
 
 _SWEPT = (SERIES, "global batch", "image size", "data set", "mean of pixels", "samples", "validation share")
+# Where and how it was run, which figures show in other ways or not at all.
+_OF_PLACE = ("np", "site", "origin", "published in", "at once", "tuning", IN_FORCE, *VARIANT)
 _FALLEN = 0.1  # of accuracy, below the best: the run has fallen
 
 
@@ -23,6 +26,7 @@ class SweepPoint:
     Attributes:
         share: validation / (training + validation) samples, as a fraction.
         label: in words, the framework aside.
+        work: settings in which its sweep differs from others of its framework and model, in words.
     """
 
     cell: Cell
@@ -30,6 +34,7 @@ class SweepPoint:
     size: str
     share: float | None
     label: str
+    work: str = ""
 
     @property
     def pixels(self) -> int:
@@ -100,6 +105,24 @@ def family_of(cell: Cell) -> Hashable:
     name = tuple(data.class_names) if data.name.startswith("prepared:") else data.name
     samples = data.training_samples + data.validation_samples + data.test_samples
     return name, samples, tuple(item for item in cell.settings.items() if item[0] not in _SWEPT)
+
+
+def told_apart(sweeps: Sequence[list[SweepPoint]]) -> list[list[SweepPoint]]:
+    """Return the sweeps; points of several of one framework and model name the settings in which these differ."""
+    groups: dict[Hashable, list[list[SweepPoint]]] = defaultdict(list)
+    for sweep in sweeps:
+        first = sweep[0].cell.first
+        groups[first.framework, first.model].append(sweep)
+    return [_with_work(sweep, groups[sweep[0].cell.first.framework, sweep[0].cell.first.model]) for sweep in sweeps]
+
+
+def _with_work(sweep: list[SweepPoint], others: Sequence[Sequence[SweepPoint]]) -> list[SweepPoint]:
+    settings = [{"data set": other[0].cell.first.data_set, **other[0].cell.settings} for other in others]
+    own = {"data set": sweep[0].cell.first.data_set, **sweep[0].cell.settings}
+    names = ["data set", *(name for name in own if name not in (*_SWEPT, *_OF_PLACE))]
+    differing = [name for name in dict.fromkeys(names) if any(other.get(name) != own[name] for other in settings)]
+    work = ", ".join(f"{name} {own[name]}" for name in differing)
+    return [replace(point, work=work) for point in sweep]
 
 
 def batch_sweeps(family: Sequence[SweepPoint]) -> list[list[SweepPoint]]:

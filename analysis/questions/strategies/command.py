@@ -218,7 +218,9 @@ def _figures(places: Sequence[Place], alone: Alone, *, target: float | None) -> 
     formats |= dict.fromkeys(("efficiency, %", "exchange, %", "waiting, %", "bubble, %"), ".1f") | dict.fromkeys(
         ("staleness: median", "95 % of pushes", "most"), "d"
     )
-    return Table("Time, accuracy and what they cost (medians; images/s: harmonic means)", headings, rows, formats)
+    return Table(
+        "Time, accuracy and what they cost (medians; images/s: harmonic means; joules: means)", headings, rows, formats
+    )
 
 
 def _figures_of(cell: Cell, alone: Alone) -> list[TableCell]:

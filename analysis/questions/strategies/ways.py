@@ -255,10 +255,11 @@ def _kind(cell: Cell, base: Cell | None) -> str:
     words = [_strategy_label(cell)]
     for name in _NAMED:
         value = cell.settings.get(name)
-        if value not in (None, False, base.settings.get(name) if base else value):
-            if (name, value) == ("gradient groups", "auto"):
-                value = f"auto ({_chosen_groups(cell)})"
-            words.append(name if value is True else str(value) if name == "tuning" else f"{name} {value}")
+        if value is None or value is False or value == (base.settings.get(name) if base else value):
+            continue
+        if (name, value) == ("gradient groups", "auto"):
+            value = f"auto ({_chosen_groups(cell)})"
+        words.append(name if value is True else str(value) if name == "tuning" else f"{name} {value}")
     return ", ".join(words)
 
 

@@ -163,8 +163,8 @@ def draw_images(options: argparse.Namespace) -> None:
 
 
 def _list_skipped(skipped: Sequence[tuple[str, str]], file: Path) -> None:
-    lines = [f"{name}: {reason}" for name, reason in skipped]
-    file.write_text("\n".join(lines) + "\n")
+    lines = [f"{printable(name)}: {reason}" for name, reason in skipped]
+    file.write_text("\n".join(lines) + "\n", encoding="utf-8")
     print(f"left out {counted(len(lines), 'broken file')}, all listed in {file}:")
     for line in [*lines[:SHOWN_FILES], "..."][: len(lines)]:
         print(f"  {line}")

@@ -135,6 +135,12 @@ class _Walk:
                 f"{counted(len(others), 'image file')} in unsupported formats. Received: {some(sorted(others))} in "
                 f"{self.root}. Convert them to {KINDS}, or move them away"
             )
+        if unreadable := [name for name in classes if any("\ud800" <= letter <= "\udfff" for letter in name)]:
+            self.refuse(
+                f"class folders whose names are not UTF-8, in which they are recorded. Received: "
+                f"{some([printable(name) for name in unreadable])} in "
+                f"{self.root / part}. Rename them"
+            )
         if len(classes) < 2:
             found = f"the one subfolder {next(iter(classes))}" if classes else "no subfolder"
             self.refuse(

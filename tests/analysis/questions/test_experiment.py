@@ -83,3 +83,13 @@ def test_energy_of_metered_runs_is_a_ratio_to_a_base(tmp_path, capsys):
     text = shown("--base", "none")
     assert "no energy of none was measured: nothing is divided by it" in text
     assert columns(text, "a")[1][-1] == "8000"
+
+
+def test_runs_of_one_name_in_several_folders_all_count(tmp_path, capsys):
+    for name in ("one", "two"):
+        add_run(tmp_path / name / "a-r1")
+        add_run(tmp_path / name / "a-r2")
+    assert main(["experiment", str(tmp_path)]) == 0
+    shown = capsys.readouterr().out
+    assert "4 of 4 runs finished." in shown
+    assert columns(shown, "one/a")[0][1] == columns(shown, "two/a")[0][1] == "2/2"

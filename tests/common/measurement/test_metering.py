@@ -1,17 +1,20 @@
 """Metered runs: the power of a fake machine, read around the phases of real runs."""
 
 import json
+import platform
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from itertools import groupby
 
 import pytest
-from fake_ranks import run_ranks
+from fake_ranks import alone, run_ranks
 from jobs import Job, do_job, start_of
 from made_power import make_zone
 
 from common.config import EnergyConfig
+from common.errors import UserError
 from common.measurement.metering import Meter, used_gpu
 from common.measurement.timing import Phases
 from common.run_folder.power_file import read_power
@@ -77,6 +80,13 @@ def test_joules_belong_to_the_phase_in_which_they_were_spent(tmp_path):
     assert record.seconds_by_phase["idle_after"] >= 0.2
     assert record.used_devices.joules == pytest.approx(107.5)
     assert not [thread for thread in threading.enumerate() if thread.name == "power"]
+
+
+def test_a_host_of_servers_alone_is_refused(tmp_path):
+    """Its energy would be missing in the sums."""
+    config = EnergyConfig(energy=True, idle_seconds=0, powercap_folder=str(tmp_path))
+    with pytest.raises(UserError, match=r"servers alone on elsewhere\."):
+        Meter(config, comm=replace(alone(), server_hosts=("elsewhere", platform.node())), device="cpu", phases=Phases())
 
 
 @pytest.mark.parametrize(

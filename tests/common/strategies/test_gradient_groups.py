@@ -87,6 +87,17 @@ def test_a_run_keeps_what_it_measured_and_one_that_is_set_aside_does_not(tmp_pat
     assert run_ranks(2, work) == ["each" if has_checkpoint else "2"] * 2
 
 
+@pytest.mark.parametrize("settings", [{"device": AUTO}, {"balance": {"shares": "auto"}}])
+def test_nothing_is_measured_where_nothing_is_trained(settings, tmp_path):
+    config = make_config(tmp_path, training={"epochs": 0, "batch_size": 30}, **settings)
+
+    def work(comm):
+        task = prepare_on_all_ranks(config, comm=comm, device="cpu", build=lambda *_, **__: pytest.fail("built"))
+        return task.measured_config.device.gradient_groups, task.samples_of_ranks
+
+    assert run_ranks(2, work) == [("one", (30, 30))] * 2
+
+
 def test_one_rank_measures_nothing_and_a_repetition_has_the_choice_in_place_of_auto(tmp_path):
     config = make_config(tmp_path, device=AUTO)
     task = make_task(config)

@@ -205,6 +205,12 @@ def test_in_a_job_the_scheduler_says_where_ranks_and_gpus_are(hosts, programs, p
     assert (result["location"], rows["gpus"]["result"]) == ("job", "failed")
 
 
+def test_images_in_the_home_folder_are_found_there(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for kind in ("prepared", "images"):
+        assert host_checks.path_of_data(f"{kind}:~/pets") == tmp_path / "pets"
+
+
 def test_hosts_reached_by_ssh_need_not_share_a_folder(hosts, preflight):
     rows, result, _ = preflight("--hosts", "a:2,b:2", "--np", "3")
     assert result["hosts"] == {"a": 2, "b": 1}

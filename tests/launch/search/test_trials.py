@@ -127,6 +127,18 @@ def test_the_same_command_has_nothing_left_to_do():
     assert changed in search(code=2)
 
 
+@pytest.mark.ci
+def test_points_drawn_in_one_order_are_not_continued_in_another():
+    file = search_file(sampler="random")
+    search()
+    text = file.experiment.path.read_text()
+    head, _, space = text.partition("[space]\n")
+    first, second, *rest = space.splitlines(keepends=True)
+    file.experiment.path.write_text(f"{head}[space]\n{second}{first}{''.join(rest)}")
+    order = "Received: momentum, learning_rate in made.toml. Put them in the order learning_rate, momentum"
+    assert order in search(code=2)
+
+
 def failing(*errors):
     """Return a stand-in for `make_run` that fails with these errors at its first calls; None: it is interrupted."""
     left = [*errors]

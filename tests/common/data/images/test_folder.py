@@ -257,6 +257,15 @@ def test_notes_are_printed(folder, tmp_path, capsys):
 # What is refused
 
 
+def test_a_class_folder_that_no_record_can_name_is_refused(tmp_path, capsys):
+    """As Latin-1 archives leave them: the run would train, and nothing could read its record."""
+    for name in ("dog", os.fsdecode(b"caf\xe9")):
+        for number in range(10):
+            write_image(tmp_path / "pets" / name / f"{number}.png")
+    with pytest.raises(UserError, match=r"names are not UTF-8.* Received: caf\\udce9 in .*Rename them"):
+        load_dataset(f"images:{tmp_path / 'pets'}", image_size=(8, 8))
+
+
 def test_a_folder_without_permission_is_refused(folder, monkeypatch):
     def refuse(path):
         raise PermissionError(13, "Permission denied", str(path))
