@@ -65,7 +65,7 @@ def find_largest_batch(
     )
     fits, too_large = 0, most + unit
     with tempfile.TemporaryDirectory(prefix="largest-batch-") as folder:
-        while fits < most if too_large > most else too_large - fits > max(unit, fits // FINENESS):
+        while not _is_exact(fits, too_large, most, unit=unit):
             batch = max(unit, _next(fits, too_large, most, first=forecast) // unit * unit)
             command = train_command(
                 PROGRAMS[framework], np=experiment.processes, controller=controller,
@@ -90,6 +90,13 @@ def _forecast(experiment: Task, *, limit_bytes: float, unit: int) -> int:
     ranks = len(experiment.samples_of_ranks)
     free = limit_bytes - FRAMEWORK_BYTES * experiment.processes - ranks * (2 * one - two)
     return int(free / (ranks * (two - one))) * unit
+
+
+def _is_exact(fits: int, too_large: int, most: int, *, unit: int) -> bool:
+    """Return whether the answer is known to its fineness; as long as nothing was too large, only `most` is one."""
+    if too_large > most:
+        return fits == most
+    return too_large - fits <= max(unit, fits // FINENESS)
 
 
 def _next(fits: int, too_large: int, most: int, *, first: int) -> int:

@@ -116,13 +116,21 @@ def told_apart(sweeps: Sequence[list[SweepPoint]]) -> list[list[SweepPoint]]:
     return [_with_work(sweep, groups[sweep[0].cell.first.framework, sweep[0].cell.first.model]) for sweep in sweeps]
 
 
-def _with_work(sweep: list[SweepPoint], others: Sequence[Sequence[SweepPoint]]) -> list[SweepPoint]:
-    settings = [{"data set": other[0].cell.first.data_set, **other[0].cell.settings} for other in others]
-    own = {"data set": sweep[0].cell.first.data_set, **sweep[0].cell.settings}
-    names = ["data set", *(name for name in own if name not in (*_SWEPT, *_OF_PLACE))]
-    differing = [name for name in dict.fromkeys(names) if any(other.get(name) != own[name] for other in settings)]
-    work = ", ".join(f"{name} {own[name]}" for name in differing)
-    return [replace(point, work=work) for point in sweep]
+def _with_work(sweep: Sequence[SweepPoint], others: Sequence[Sequence[SweepPoint]]) -> list[SweepPoint]:
+    of_others = [_settings_of(other) for other in others]
+    differing = [
+        f"{name} {value}"
+        for name, value in _settings_of(sweep).items()
+        if any(settings.get(name) != value for settings in of_others)
+    ]
+    return [replace(point, work=", ".join(differing)) for point in sweep]
+
+
+def _settings_of(sweep: Sequence[SweepPoint]) -> dict[str, Hashable]:
+    """Return the settings of training that the points of a sweep share."""
+    cell = sweep[0].cell
+    settings = {name: value for name, value in cell.settings.items() if name not in (*_SWEPT, *_OF_PLACE)}
+    return settings | {"data set": cell.first.data_set}
 
 
 def batch_sweeps(family: Sequence[SweepPoint]) -> list[list[SweepPoint]]:

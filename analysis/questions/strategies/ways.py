@@ -213,7 +213,10 @@ def _place(cells: Sequence[Cell], *, margin: float) -> Place:
     slow = ordered[0].settings.get(SLOW)
     label = ", ".join([*parts, *([f"slow {slow}"] if slow else [])])
     plain_side = base and _side(base, PLAIN)
-    ways = [_way(way, base, plain_side, margin=margin) for way in _named_ways(ordered, base)]
+    ways = [
+        _compared(way, base, plain_side, margin=margin) if base and plain_side else way
+        for way in _named_ways(ordered, base)
+    ]
     return Place(str(first.framework), label, ways)
 
 
@@ -236,10 +239,6 @@ def _strategy_label(cell: Cell) -> str:
     if config is None:
         return PLAIN
     return strategy_label(replace(config, balance=replace(config.balance, slow=None, slow_is_subject=False)))
-
-
-def _way(way: Way, base: Cell | None, plain_side: Cell | None, *, margin: float) -> Way:
-    return _compared(way, base, plain_side, margin=margin) if base and plain_side else way
 
 
 def _named_ways(cells: Sequence[Cell], base: Cell | None) -> Iterator[Way]:

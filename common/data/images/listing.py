@@ -137,9 +137,8 @@ class _Walk:
             )
         if unreadable := [name for name in classes if any("\ud800" <= letter <= "\udfff" for letter in name)]:
             self.refuse(
-                f"class folders whose names are not UTF-8, in which they are recorded. Received: "
-                f"{some([printable(name) for name in unreadable])} in "
-                f"{self.root / part}. Rename them"
+                "class folders whose names are not UTF-8, in which they are recorded. Received: "
+                f"{some([printable(name) for name in unreadable])} in {self.root / part}. Rename them"
             )
         if len(classes) < 2:
             found = f"the one subfolder {next(iter(classes))}" if classes else "no subfolder"

@@ -257,7 +257,7 @@ def test_notes_are_printed(folder, tmp_path, capsys):
 # What is refused
 
 
-def test_a_class_folder_that_no_record_can_name_is_refused(tmp_path, capsys):
+def test_a_class_folder_that_no_record_can_name_is_refused(tmp_path):
     """As Latin-1 archives leave them: the run would train, and nothing could read its record."""
     for name in ("dog", os.fsdecode(b"caf\xe9")):
         for number in range(10):
