@@ -104,13 +104,13 @@ def pin_device(config: DeviceConfig, comm: Communicator, *, onednn: str | None =
 
 
 def wrap_optimizer(
-    optimizer: keras.optimizers.Optimizer, *, config: Config, meter: ExchangeMeter
+    optimizer: keras.optimizers.Optimizer, *, config: DeviceConfig, meter: ExchangeMeter
 ) -> keras.optimizers.Optimizer:
     """Return the optimizer with gradients averaged over the ranks before each update."""
     return horovod_keras3.DistributedOptimizer(
         optimizer,
-        compression=config.device.compression,
-        groups=config.device.groups,
+        compression=config.compression,
+        groups=config.groups,
         device=exchange_device(config),
         meter=meter,
     )
@@ -147,7 +147,7 @@ def average_in_place(
     values: Sequence[Any],
     *,
     name: str,
-    config: Config,
+    config: DeviceConfig,
     weight: float = 1.0,
     group: Any = None,
     meter: ExchangeMeter | None = None,
@@ -169,12 +169,12 @@ def average_in_place(
 
 
 def average_gradients(
-    gradients: Sequence[tf.Tensor], *, config: Config, group: Any = None, meter: ExchangeMeter | None = None
+    gradients: Sequence[tf.Tensor], *, config: DeviceConfig, group: Any = None, meter: ExchangeMeter | None = None
 ) -> list[tf.Tensor]:
     """Average gradients over the ranks as the optimizer of `wrap_optimizer` does with all in one group."""
     exchange = gradient_exchange.GradientExchange(
         name="gradients",
-        compression=config.device.compression,
+        compression=config.compression,
         process_set=group or hvd.global_process_set,
         device=exchange_device(config),
         meter=meter,
@@ -183,7 +183,7 @@ def average_gradients(
 
 
 def gather(
-    tensors: Mapping[str, tf.Tensor], *, config: Config, group: Any = None, meter: ExchangeMeter | None = None
+    tensors: Mapping[str, tf.Tensor], *, config: DeviceConfig, group: Any = None, meter: ExchangeMeter | None = None
 ) -> list[tf.Tensor]:
     """Return tensors with the entries of all ranks along their first axis, the only one that Horovod knows.
 
@@ -221,7 +221,7 @@ def broadcast_state(
     optimizer: keras.optimizers.Optimizer,
     *,
     spec: ModelSpec,
-    config: Config,
+    config: DeviceConfig,
     comm: Communicator,
 ) -> None:
     """Give all ranks the weights, BatchNorm statistics and optimizer state of rank 0.
@@ -231,7 +231,7 @@ def broadcast_state(
     if comm.copies == 1:
         return
     variables = [*(weight.variable for weight in weight_maps(model, spec).values()), *optimizer.variables]
-    if comm.parts == 1 and (config.device.share_gpu or comm.world is not None):
+    if comm.parts == 1 and (config.share_gpu or comm.world is not None):
         for variable, value in zip(variables, comm.broadcast([one.numpy() for one in variables]), strict=True):
             variable.assign(value)
     else:
@@ -240,7 +240,7 @@ def broadcast_state(
 
 
 def average_batch_norm(
-    model: keras.Model, *, spec: ModelSpec, config: Config, comm: Communicator, weight: float
+    model: keras.Model, *, spec: ModelSpec, config: DeviceConfig, comm: Communicator, weight: float
 ) -> None:
     """Average the running means and variances over ranks, in one grouped all-reduce.
 
@@ -292,6 +292,6 @@ def synchronize(device: str) -> None:
         tf.test.experimental.sync_devices()
 
 
-def exchange_device(config: Config) -> str:
+def exchange_device(config: DeviceConfig) -> str:
     """Return where tensors are exchanged: in host memory for a shared GPU, which NCCL refuses; else where they are."""
-    return _HOST if config.device.share_gpu else ""
+    return _HOST if config.share_gpu else ""

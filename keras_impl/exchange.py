@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from common.config import Config
+from common.config import DeviceConfig
 from common.distributed.communicator import Communicator
 from keras_impl.distributed import exchange_device, gather, gradient_exchange, hvd
 from keras_impl.exchange_meter import ExchangeMeter
@@ -20,7 +20,7 @@ class GroupExchange:
         meter: counts what is exchanged in training.
     """
 
-    def __init__(self, comm: Communicator, *, config: Config, meter: ExchangeMeter) -> None:
+    def __init__(self, comm: Communicator, *, config: DeviceConfig, meter: ExchangeMeter) -> None:
         self._comm = comm
         self._config = config
         self._meter = meter

@@ -85,15 +85,17 @@ def _add_in_one_order(is_on: bool) -> None:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when cuBLAS starts
 
 
-def wrap_optimizer(optimizer: torch.optim.Optimizer, *, model: nn.Module, config: Config, meter: ExchangeMeter) -> Any:
+def wrap_optimizer(
+    optimizer: torch.optim.Optimizer, *, model: nn.Module, config: DeviceConfig, meter: ExchangeMeter
+) -> Any:
     """Return Horovod's optimizer, which starts to average gradients over the ranks when they are there."""
     return hvd.DistributedOptimizer(
         optimizer,
         named_parameters=model.named_parameters(),
         compression=_of_gradients(config, meter),
         op=hvd.Average,
-        backward_passes_per_step=config.device.backward_passes_per_step,
-        groups=config.device.groups,
+        backward_passes_per_step=config.backward_passes_per_step,
+        groups=config.groups,
     )
 
 
@@ -122,7 +124,7 @@ def average_in_place(
     values: Sequence[Tensor],
     *,
     name: str,
-    config: Config,
+    config: DeviceConfig,
     weight: float = 1.0,
     group: Any = None,
     meter: ExchangeMeter | None = None,
@@ -141,7 +143,7 @@ def average_in_place(
 
 
 def average_gradients(
-    gradients: Sequence[Tensor], *, config: Config, group: Any = None, meter: ExchangeMeter | None = None
+    gradients: Sequence[Tensor], *, config: DeviceConfig, group: Any = None, meter: ExchangeMeter | None = None
 ) -> None:
     """Replace gradients by their averages, as the optimizer of `wrap_optimizer` does with all in one group."""
     averages = _average(gradients, _of_gradients(config, meter), name="gradients", group=group)
@@ -150,7 +152,7 @@ def average_gradients(
 
 
 def gather(
-    tensors: Mapping[str, Tensor], *, config: Config, group: Any = None, meter: ExchangeMeter | None = None
+    tensors: Mapping[str, Tensor], *, config: DeviceConfig, group: Any = None, meter: ExchangeMeter | None = None
 ) -> list[Tensor]:
     """Return tensors with the entries of all ranks along their first axis, the only one that Horovod knows.
 
@@ -202,7 +204,7 @@ def broadcast_state(
         tensor.copy_(received)
 
 
-def average_batch_norm(model: nn.Module, *, config: Config, comm: Communicator, weight: float) -> None:
+def average_batch_norm(model: nn.Module, *, config: DeviceConfig, comm: Communicator, weight: float) -> None:
     """Average the running means and variances over ranks, in one grouped all-reduce.
 
     Args:
@@ -271,13 +273,13 @@ class _Counted:
         return original
 
 
-def _of_gradients(config: Config, meter: ExchangeMeter | None) -> _Counted:
-    compression = hvd.Compression.fp16 if config.device.compression == "fp16" else hvd.Compression.none
-    return _Counted(compression, meter, through_host=config.device.share_gpu)
+def _of_gradients(config: DeviceConfig, meter: ExchangeMeter | None) -> _Counted:
+    compression = hvd.Compression.fp16 if config.compression == "fp16" else hvd.Compression.none
+    return _Counted(compression, meter, through_host=config.share_gpu)
 
 
-def _uncompressed(config: Config, meter: ExchangeMeter | None) -> _Counted:
-    return _Counted(hvd.Compression.none, meter, through_host=config.device.share_gpu)
+def _uncompressed(config: DeviceConfig, meter: ExchangeMeter | None) -> _Counted:
+    return _Counted(hvd.Compression.none, meter, through_host=config.share_gpu)
 
 
 def _average(

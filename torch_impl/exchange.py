@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from common.config import Config
+from common.config import DeviceConfig
 from common.distributed.communicator import Communicator
 from common.measurement.exchange_meter import ExchangeMeter
 from torch_impl.distributed import gather, hvd
@@ -27,7 +27,7 @@ class GroupExchange:
         meter: counts what is exchanged in training.
     """
 
-    def __init__(self, comm: Communicator, *, config: Config, meter: ExchangeMeter) -> None:
+    def __init__(self, comm: Communicator, *, config: DeviceConfig, meter: ExchangeMeter) -> None:
         self._comm, self._config, self._meter = comm, config, meter
 
     def copy(self, tensor: Tensor, *, name: str) -> Tensor:
@@ -56,7 +56,7 @@ class GroupExchange:
 
     def _sum(self, tensor: Tensor, *, name: str, meter: ExchangeMeter) -> Tensor:
         with torch.inference_mode(False), meter.timed():
-            own = (tensor.cpu() if self._config.device.share_gpu else tensor).contiguous()  # NCCL refuses a shared GPU
+            own = (tensor.cpu() if self._config.share_gpu else tensor).contiguous()  # NCCL refuses a shared GPU
             total: Tensor = hvd.allreduce(own, op=hvd.Sum, name=name, process_set=self._comm.copy_group)
         meter.send(own.nbytes)
         meter.received_bytes += total.nbytes

@@ -34,33 +34,37 @@ _has_warned = False
 
 
 class Watch:
-    """The watcher of this rank.
+    """The watcher of this rank, which watches from its first moment, also if the rank is stopped meanwhile.
 
     Raises:
         OSError, RuntimeError: there is no process, file or thread left for it, or it has ended at once.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, config: FaultConfig) -> None:
         self.has_met = False  # the other ranks
         self.ends: dict[str, End] = {"end": lambda reason: os._exit(EXIT_CODE_STALLED)}
         self._board, self._stack = os.memfd_create("board"), os.memfd_create("stack")
-        self.process = subprocess.Popen(
-            [sys.executable, "-I", "-S", "-c", _PROGRAM.format(root=str(ROOT))],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            pass_fds=(self._board, self._stack),
-            start_new_session=True,  # what stops or ends the processes of a rank does not stop its watcher
-        )
+        use_board(board_in(self._board))
+        announce("imports")
         with suppress(RuntimeError, ValueError):  # not where standard error is no file
             faulthandler.register(signal.SIGUSR2, file=self._stack, all_threads=False)
+        orders, writing_end = os.pipe()
+        self._orders = os.fdopen(writing_end, "w")
+        self.order(config, rank=launcher_rank(os.environ))
+        with os.fdopen(orders) as standard_input:
+            self.process = subprocess.Popen(
+                [sys.executable, "-I", "-S", "-c", _PROGRAM.format(root=str(ROOT))],
+                stdin=standard_input,
+                stdout=subprocess.PIPE,
+                text=True,
+                pass_fds=(self._board, self._stack),
+                start_new_session=True,  # what stops or ends the processes of a rank does not stop its watcher
+            )
         assert self.process.stdout
         line = self.process.stdout.readline()
         if not line:
             raise ChildProcessError("it has ended at once")
         self.port = int(line)
-        use_board(board_in(self._board))
-        announce("imports")
         threading.Thread(target=self._listen, name="watchdog", daemon=True).start()
 
     def order(self, config: FaultConfig, *, rank: int, peers: Peers = (), secret: str = "") -> None:
@@ -82,12 +86,19 @@ class Watch:
             "stack": self._stack,
             "tick_seconds": TICK_SECONDS,
         }
-        assert self.process.stdin
         try:
-            self.process.stdin.write(json.dumps(orders) + "\n")
-            self.process.stdin.flush()
+            print(json.dumps(orders), file=self._orders, flush=True)
         except OSError as error:
             _warn(error)
+
+    def end(self) -> None:
+        """End the watcher, which ends with its orders."""
+        with suppress(OSError):
+            self._orders.close()
+        self.process.wait()
+        faulthandler.unregister(signal.SIGUSR2)
+        os.close(self._board)
+        os.close(self._stack)
 
     def _listen(self) -> None:
         assert self.process.stdout
@@ -101,11 +112,9 @@ def watch_startup(config: FaultConfig) -> None:
     global _current
     if under_launcher(os.environ):
         try:
-            _current = Watch()
+            _current = Watch(config)
         except (OSError, RuntimeError) as error:
             _warn(error)
-        else:
-            _current.order(config, rank=launcher_rank(os.environ))
 
 
 def take_settings(config: FaultConfig) -> None:
@@ -143,10 +152,7 @@ def stop_watch() -> None:
     global _current
     if _current:
         use_board(Board())
-        assert _current.process.stdin
-        with suppress(OSError):
-            _current.process.stdin.close()
-        _current.process.wait()
+        _current.end()
         _current = None
 
 

@@ -11,5 +11,5 @@ class AllReduce(Strategy):
 
     def wrap(self, model: keras.Model, optimizer: keras.optimizers.Optimizer) -> None:
         """Take the model, and the optimizer with gradients averaged before each update."""
-        config = self.task.measured_config
+        config = self.task.measured_config.device
         super().wrap(model, distributed.wrap_optimizer(optimizer, config=config, meter=self.meter))

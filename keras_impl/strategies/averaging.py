@@ -41,7 +41,7 @@ class Averaging(Strategy):
         averages: Sequence[tf.Tensor] = tf.cond(
             self.optimizer.iterations.value < config.strategy.warmup_allreduce,
             lambda: distributed.average_gradients(
-                [one * self.share.weight for one in gradients], config=config, meter=self.meter
+                [one * self.share.weight for one in gradients], config=config.device, meter=self.meter
             ),
             lambda: list(gradients),
         )
@@ -70,5 +70,5 @@ class Averaging(Strategy):
 
     def _average(self, variables: Sequence[keras.Variable], *, name: str, meter: ExchangeMeter | None = None) -> None:
         distributed.average_in_place(
-            variables, name=name, config=self.task.config, weight=self.share.weight, meter=meter
+            variables, name=name, config=self.task.config.device, weight=self.share.weight, meter=meter
         )

@@ -16,4 +16,4 @@ class ModelParallel(Strategy):
         group = self.comm.part_group
         if group is None:
             return gradients
-        return distributed.average_gradients(gradients, config=self.task.config, group=group, meter=self.meter)
+        return distributed.average_gradients(gradients, config=self.task.config.device, group=group, meter=self.meter)

@@ -40,7 +40,9 @@ class Profiled(Strategy):
         # One function per part, each to be timed; but forward and backward in one, for alone the latter takes far
         # longer.
         self._gradients_of = tf.function(self._forward_and_backward, autograph=False)
-        self._average = tf.function(partial(distributed.average_gradients, config=self.task.config), autograph=False)
+        self._average = tf.function(
+            partial(distributed.average_gradients, config=self.task.config.device), autograph=False
+        )
         self._apply_gradients = tf.function(self.apply, autograph=False)
         self._add_sums = tf.function(self._sums.add, autograph=False)
 

@@ -13,7 +13,7 @@ class Split(ModelParallel):
 
     def __init__(self, task: Task, *, comm: Communicator, device: str) -> None:
         super().__init__(task, comm=comm, device=device)
-        self.exchange = GroupExchange(comm, config=task.config, meter=self.meter)
+        self.exchange = GroupExchange(comm, config=task.config.device, meter=self.meter)
 
     def exchanged(self) -> SharingRecord | None:
         """Return what this rank exchanged in its updates."""

@@ -99,7 +99,7 @@ class Strategy(RankStrategy):
         """Give all ranks the weights and the optimizer state of rank 0, unless each has read them."""
         if not from_checkpoint:
             distributed.broadcast_state(
-                self.model, self.optimizer, spec=self.spec, config=self.task.config, comm=self.comm
+                self.model, self.optimizer, spec=self.spec, config=self.task.config.device, comm=self.comm
             )
 
     def rehearse(self, batches: RankBatches, epoch: int) -> None:
@@ -200,7 +200,7 @@ class Strategy(RankStrategy):
             What this rank alone starts the next epoch with.
         """
         distributed.average_batch_norm(
-            self.model, spec=self.spec, config=self.task.config, comm=self.comm, weight=self.share.weight
+            self.model, spec=self.spec, config=self.task.config.device, comm=self.comm, weight=self.share.weight
         )
         return self.own_state(self.task.steps_after(self.epoch))
 

@@ -54,7 +54,7 @@ class TopK(Strategy):
     def _average(self, values: tf.Tensor, indices: tf.Tensor) -> tf.Tensor:
         """Return the average of vectors of which each rank has only these entries: values, int32 indices."""
         own = {"sparse_values": values, "sparse_indices": indices}
-        gathered = gather(own, config=self.task.config, meter=self.meter)
+        gathered = gather(own, config=self.task.config.device, meter=self.meter)
         average = tf.zeros(sum(self._sizes), values.dtype)
         # One after the other: the same sums on all ranks.
         for of_rank, places in zip(*(tf.split(entries, self.comm.size) for entries in gathered), strict=True):

@@ -17,7 +17,7 @@ class AllReduce(Strategy):
 
     def wrap(self, model: nn.Module, optimizer: torch.optim.Optimizer, *, learning_rates: np.ndarray) -> None:
         """Take the model, and the optimizer with Horovod's hooks on its gradients."""
-        config = self.task.measured_config
+        config = self.task.measured_config.device
         optimizer = distributed.wrap_optimizer(optimizer, model=model, config=config, meter=self.meter)
         super().wrap(model, optimizer, learning_rates=learning_rates)
 

@@ -50,7 +50,7 @@ class Averaging(Strategy):
 
     def _average(self, values: list[torch.Tensor], *, name: str, meter: ExchangeMeter | None = None) -> None:
         weight = self.share.weight
-        distributed.average_in_place(values, name=name, config=self.config, weight=weight, meter=meter)
+        distributed.average_in_place(values, name=name, config=self.config.device, weight=weight, meter=meter)
 
     def _all_weights(self) -> list[torch.Tensor]:
         """Return all weights and BatchNorm statistics, without BatchNorm's count of batches."""

@@ -11,4 +11,4 @@ class ModelParallel(Strategy):
         """Average the gradients over the copies of the model."""
         group = self.comm.part_group
         if group is not None:
-            distributed.average_gradients(self.gradients(), config=self.config, group=group, meter=self.meter)
+            distributed.average_gradients(self.gradients(), config=self.config.device, group=group, meter=self.meter)

@@ -66,7 +66,7 @@ class Profiled(Strategy):
             return
         wait_for_all_ranks()
         self.profiler.lap("waiting")
-        average_gradients(self.gradients(), config=self.config)
+        average_gradients(self.gradients(), config=self.config.device)
         self.profiler.lap("allreduce")
 
     def apply(self) -> None:

@@ -211,7 +211,7 @@ class Strategy(RankStrategy):
         Returns:
             What this rank alone starts the next epoch with.
         """
-        distributed.average_batch_norm(self.model, config=self.config, comm=self.comm, weight=self.share.weight)
+        distributed.average_batch_norm(self.model, config=self.config.device, comm=self.comm, weight=self.share.weight)
         return self.own_state(self.task.steps_after(self.epoch))
 
     def sums(self, samples: int) -> Sums:

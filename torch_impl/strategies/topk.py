@@ -41,7 +41,7 @@ class TopK(Strategy):
     def _average(self, values: Tensor, indices: Tensor) -> Tensor:
         """Return the average of vectors of which each rank has only these entries: values, int32 indices."""
         own = {"sparse_values": values, "sparse_indices": indices}
-        parts = [entries.view(-1, len(values)) for entries in gather(own, config=self.config, meter=self.meter)]
+        parts = [entries.view(-1, len(values)) for entries in gather(own, config=self.config.device, meter=self.meter)]
         average = torch.zeros_like(self._residual)
         for of_rank, places in zip(*parts, strict=True):  # one after the other: the same sums on all ranks
             average[places] += of_rank / self.comm.size

@@ -209,6 +209,31 @@ time.sleep(60)
 """
 
 
+STOPPED_AT_ONCE = """
+import os, signal, subprocess
+
+class Stopping(subprocess.Popen):
+    def __init__(self, *words, **options):
+        super().__init__(*words, **options)
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+subprocess.Popen = Stopping
+import common.watchdog.startup
+"""
+
+
+@pytest.mark.ci
+def test_a_rank_that_is_stopped_as_soon_as_it_has_a_watcher_is_ended(tmp_path):
+    (tmp_path / "train.py").write_text(STOPPED_AT_ONCE)
+    command = [sys.executable, str(tmp_path / "train.py"), "--on-stall", "end", "--stall-seconds", "1"]
+    with subprocess.Popen(command, env={**environment(), "HOROVOD_RANK": "1"}, stderr=PIPE, text=True) as rank:
+        try:
+            assert rank.wait(WAIT_SECONDS) == -signal.SIGKILL
+        finally:
+            rank.kill()
+        assert f"rank 1 (host {os.uname().nodename}, process {rank.pid}) is stopped, in imports" in rank.stderr.read()
+
+
 def test_an_interrupted_import_has_no_traceback(tmp_path):
     (tmp_path / "train.py").write_text(IMPORTING)
     command = [sys.executable, str(tmp_path / "train.py")]
