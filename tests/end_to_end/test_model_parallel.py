@@ -42,6 +42,7 @@ def all_jobs(powercap):
     meter = ["--horovod-timeline", "--energy", "--powercap-folder", str(powercap), "--idle-seconds", "0.1"]
     for name, flags in DIVIDED.items():
         yield train(f"{name}_measured", *WHOLE, *flags, *meter, "--epochs", "1")
+    yield train("over_gloo", *WHOLE, "--horovod-timeline", "--epochs", "1", launcher="gloo2")
     yield train("layers_whole", *WHOLE, *DIVIDED["layers"])
     yield train("split_differs", *WHOLE, *SPLIT, patch="one_differs")
     other = ["--epochs", "0", "--start-weights", "runs/layers_whole"]
@@ -78,6 +79,13 @@ def test_energy_and_horovods_timeline_of_a_divided_model(jobs, framework, name):
     events = json.loads((run.folder / "timeline.json").read_text())
     sums = [event for event in events if event.get("name", "").endswith("ALLREDUCE") and event["ph"] == "B"]
     assert len(sums) >= STEPS if name == "split" else not sums, "messages of a pipeline are not Horovod's"
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("framework", ["torch"], indirect=True)
+def test_horovods_timeline_over_gloo(jobs, framework):
+    events = json.loads((jobs.run(framework, "over_gloo").folder / "timeline.json").read_text())
+    assert sum(event.get("name") == "GLOO_ALLREDUCE" and event["ph"] == "B" for event in events) >= STEPS
 
 
 NATIVE = ["--model", "mlp", "--strategy", "native", "--native"]
