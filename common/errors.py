@@ -19,7 +19,7 @@ HOW_TO_GET_EXTRAS = "Run `make extras`, and this command with PYTHONPATH=.venv.e
 
 LONGEST_MESSAGE = 2000  # characters
 # A hidden name that `common.utils.atomic` uses until a file or folder is complete: users know the one in it.
-_TEMPORARY = re.compile(r"/\.([^/]+)\.partial-[^/]*(?:/new)?")
+_TEMPORARY = re.compile(r"(^|/)\.([^/]+)\.partial-[^/]*(?:/new)?")
 
 
 class UserError(ValueError):
@@ -55,7 +55,7 @@ def as_user_error(error: UserError | OSError | MemoryError, *, doing: str = "the
             "another machine"
         )
     remedy = _REMEDIES.get(error.errno or 0, "Check the path, its disk and its permissions")
-    place = _TEMPORARY.sub(r"/\1", str(error.filename)) if error.filename else "no path"
+    place = _TEMPORARY.sub(r"\1\2", str(error.filename)) if error.filename else "no path"
     return UserError(f"{doing} failed: {error.strerror or error}. Received: {place}. {remedy}")
 
 

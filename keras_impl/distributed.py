@@ -38,7 +38,7 @@ def init(settings: Config | UserError | None = None) -> Communicator:
         settings: of the run; an error waits until all ranks can receive it.
     """
     comm = join_ranks(hvd, settings)
-    if comm.size == 1 or not hvd.is_initialized():
+    if comm.size == 1 or comm.world is not None:
         return comm
 
     def allgather(value: Any) -> list[Any]:
@@ -72,16 +72,16 @@ def pin_device(config: DeviceConfig, comm: Communicator, *, onednn: str | None =
         os.environ["TF_CUDNN_USE_AUTOTUNE"] = "1" if config.cudnn_benchmark else "0"
         gpus = tf.config.list_physical_devices("GPU")
         replicas, local_size = comm.replicas, comm.local_size * comm.replicas
+        if config.device != "cpu" and 1 <= len(gpus) < replicas:
+            raise UserError(
+                f"each replica needs its own GPU. Received: --replicas {replicas}, {len(gpus)} GPUs. Give fewer "
+                "--replicas, or --device cpu"
+            )
         chosen = [
             choose_gpu(gpus, config=config, local_rank=comm.local_rank * replicas + number, local_size=local_size)
             for number in range(replicas)
         ]
         gpu = chosen[0]
-        if gpu is not None and len(gpus) < replicas:
-            raise UserError(
-                f"each replica needs its own GPU. Received: --replicas {replicas}, {len(gpus)} GPUs. Give fewer "
-                "--replicas, or --device cpu"
-            )
         if gpu is None and not config.channels_last:
             raise UserError(
                 "TensorFlow's kernels for CPUs need channels last. Received: --no-channels-last and no GPU. "
@@ -236,7 +236,14 @@ def broadcast_state(
             variable.assign(value)
     else:
         group = comm.part_group if comm.parts > 1 else hvd.global_process_set
-        hvd.broadcast_variables([one.value for one in variables], root_rank=comm.part, process_set=group)
+        sent = [one.value for one in variables]
+        if config.share_gpu:
+            with tf.device(_HOST):
+                sent = [tf.Variable(value) for value in sent]
+        hvd.broadcast_variables(sent, root_rank=comm.part, process_set=group)
+        if config.share_gpu:
+            for variable, received in zip(variables, sent, strict=True):
+                variable.assign(received)
 
 
 def average_batch_norm(

@@ -64,6 +64,7 @@ COMMANDS = (
     parity,
     chaos,
 )
+TAKING_SETTINGS = ("train", "submit", "compare")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -80,6 +81,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if unknown:
         commands.choices[options.command].error(unknown_arguments(unknown, options=options))
     options.launch_arguments, options.trainer_arguments = arguments[:cut], arguments[cut + 1 :]
+    if options.trainer_arguments and options.command not in TAKING_SETTINGS:
+        commands.choices[options.command].error(
+            f"nothing may follow --, as settings of the trainer do after {', '.join(TAKING_SETTINGS)}. "
+            f"Received: {shlex.join(options.trainer_arguments)}"
+        )
     end_cleanly_on_sigterm()
     return run_command(lambda: options.run(options), program=f"{parser.prog} {options.command}")
 

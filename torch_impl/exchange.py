@@ -29,6 +29,7 @@ class GroupExchange:
 
     def __init__(self, comm: Communicator, *, config: DeviceConfig, meter: ExchangeMeter) -> None:
         self._comm, self._config, self._meter = comm, config, meter
+        self._layout = torch.channels_last if config.channels_last else torch.contiguous_format
 
     def copy(self, tensor: Tensor, *, name: str) -> Tensor:
         """Return the tensor; backward, the sum of the gradients of all ranks (Megatron-LM's f)."""
@@ -47,7 +48,7 @@ class GroupExchange:
         channels = tensor.shape[1]
         own = slice(self._comm.part * channels, (self._comm.part + 1) * channels)
         concatenate = partial(self._gather, name=name, meter=self._meter_now())
-        gathered: Tensor = _Exchanged.apply(tensor, concatenate, lambda gradient: gradient[:, own].contiguous())
+        gathered: Tensor = _Exchanged.apply(tensor, concatenate, lambda gradient: self._laid_out(gradient[:, own]))
         return gathered
 
     def _meter_now(self) -> ExchangeMeter:
@@ -66,7 +67,11 @@ class GroupExchange:
         with torch.inference_mode(False):
             own = {name: tensor.transpose(0, 1).contiguous()}
             (channels,) = gather(own, config=self._config, group=self._comm.copy_group, meter=meter)
-            return channels.transpose(0, 1)
+            return self._laid_out(channels.transpose(0, 1))
+
+    def _laid_out(self, tensor: Tensor) -> Tensor:
+        """Return a tensor in memory as the next layer computes it; of images as `--channels-last` says."""
+        return tensor.contiguous(memory_format=self._layout) if tensor.dim() == 4 else tensor.contiguous()
 
 
 class _Exchanged(torch.autograd.Function):

@@ -5,6 +5,7 @@ python torch_impl/export.py runs/NAME --output model.pt
     torch.load("model.pt", weights_only=True)         name -> tensor; of resnet34 the names are torchvision's
 """
 
+import io
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,7 +26,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def write_model(trained: TrainedModel, file: Path) -> None:
     """Write the `state_dict`: images are (batch, channels, height, width)."""
-    torch.save(rebuild(trained).state_dict(), file)
+    content = io.BytesIO()  # given a path, PyTorch writes by itself, and a full disk is no OSError
+    torch.save(rebuild(trained).state_dict(), content)
+    file.write_bytes(content.getbuffer())
 
 
 if __name__ == "__main__":

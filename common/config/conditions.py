@@ -102,7 +102,7 @@ EXCLUSIONS = {
     (STALENESS, SHARES): "with this staleness, workers already share the work by their speed",
     (REPLAY, Condition("checkpoint_minutes")): "in a replay, workers synchronize at the same updates as in the run",
     (ENERGY, Condition("native", ("mirrored",)), Condition("device", ("auto", "gpu"))): (
-        "energy is measured for one GPU per rank"
+        "energy is measured for one GPU per rank; of replicas on CPUs, give --device cpu"
     ),
     (ELASTIC, SHARES): "parts of the batch change with the ranks",
     (ELASTIC, Condition("gradient_groups", ("auto",))): "groups are measured with constant ranks",

@@ -75,7 +75,8 @@ class RecordConfig(Settings):
     """name of the run folder (None: framework, model, data set, ranks, date and time)"""
     resume: str | None = None
     """run folder of the run to resume; its settings are kept, except that --epochs, --max-steps, --keep,
-    --checkpoint-minutes, --tensorboard, --progress, --verbose and --data-folder can be changed"""
+    --checkpoint-minutes, --tensorboard, --progress, --verbose, --data-folder, --stall-seconds and --on-stall can be
+    changed"""
     resume_or_start: bool = False
     """resume the run of this --name if it exists and is not finished, otherwise start it: for jobs that a batch system
     restarts"""
@@ -90,7 +91,8 @@ class RecordConfig(Settings):
     profile_layers: bool = False
     """like --profile, and also time each layer, forward and backward; layers then neither overlap nor are fused"""
     horovod_timeline: Annotated[bool, SPEED] = False
-    """record Horovod's timeline of the training as timeline.json; needs 2 ranks or more"""
+    """record Horovod's timeline of the training as timeline.json, of a resumed run as timeline-2.json; needs 2 ranks or
+    more"""
     progress: Literal["auto", "bars", "lines"] = "auto"
     """progress bars, or one line per epoch (auto: bars in a terminal without a launcher)"""
     verbose: bool = False
@@ -104,4 +106,4 @@ class RecordConfig(Settings):
 
     def folder(self, *, unnamed: str = "") -> Path:
         """Return the folder of the run that is resumed, or of the run's name, or, without one, of `unnamed`."""
-        return Path(self.resume) if self.resume else expanded(self.runs_folder) / (self.name or unnamed)
+        return expanded(self.resume) if self.resume else expanded(self.runs_folder) / (self.name or unnamed)

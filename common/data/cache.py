@@ -30,6 +30,7 @@ from common.data.progress import say
 from common.errors import UserError
 from common.utils.atomic import temporary_folder_beside
 from common.utils.cache_folder import cache_folder
+from common.utils.printable import printable
 from common.utils.whole_files import parse_json, read_bytes
 
 FORMAT_VERSION = 1
@@ -148,7 +149,7 @@ def _build_entry(entry: str, build: Callable[[Path], Content], waiting_since: fl
     parent = datasets_folder()
     failure_note = parent / f".{entry}.failed"
     if failure_note.exists() and failure_note.stat().st_mtime >= waiting_since:
-        raise UserError(failure_note.read_text())
+        raise UserError(failure_note.read_text(encoding="utf-8"))
     try:
         with _user_errors(), temporary_folder_beside(parent / entry) as partial:
             (partial / "work").mkdir()
@@ -160,7 +161,7 @@ def _build_entry(entry: str, build: Callable[[Path], Content], waiting_since: fl
             (partial / "entry").rename(parent / entry)
     except UserError as error:
         with contextlib.suppress(OSError):  # if the disk is too full even for this, each process tries by itself
-            failure_note.write_text(str(error))
+            failure_note.write_text(printable(str(error)), encoding="utf-8")
         raise
     failure_note.unlink(missing_ok=True)
 

@@ -12,6 +12,7 @@ from common.data.formats import ENCODERS
 from common.data.loading import dataset_help, load_dataset
 from common.errors import UserError
 from common.utils.command_line import Parser, image_size, path
+from common.utils.printable import printable
 
 
 def add_parser(commands: "argparse._SubParsersAction[Parser]") -> None:
@@ -66,7 +67,7 @@ def fetch_datasets(options: argparse.Namespace) -> None:
         )
         shape, own = "x".join(map(str, dataset.image_shape)), dataset.validation_samples
         training = f"{len(dataset.train) - own:,} training" + (f", {own:,} validation" if own else "")
-        print(f"{name}: {training} and {len(dataset.test):,} test images of {shape}, ready")
+        print(f"{printable(name)}: {training} and {len(dataset.test):,} test images of {shape}, ready")
         for note in dataset.notes:
             print(f"note: {note}")
 
@@ -121,7 +122,7 @@ def _row_of_entry(entry: str) -> tuple[str, ...]:
     shapes = [meta["files"][f"{split}_images.npy"]["shape"] for split in ("train", "test")]
     counts = [f"{shape[0]:,}" for shape in shapes]
     shape = "x".join(map(str, shapes[0][1:]))
-    return entry, *counts, shape, str(len(meta["class_names"])), _size(entry), meta["origin"]
+    return entry, *counts, shape, str(len(meta["class_names"])), _size(entry), printable(meta["origin"])
 
 
 def _size(entry: str) -> str:

@@ -13,7 +13,7 @@ from common.distributed.core_sharing import CoreShare, core_share
 from common.errors import UserError, as_user_error
 from common.model.weights import Weights, tensor_hashes
 
-PIECE_BYTES = 2**26  # of a broadcast
+PIECE_BYTES = 2**26  # of all ranks together
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,6 +96,16 @@ class Communicator:
     def maximum(self, values: np.ndarray) -> np.ndarray:
         """Return the maximum over ranks; of times, the slowest rank's."""
         return np.max(self.allgather(values), axis=0)
+
+    def gather_states(self, value: Any) -> list[Any]:
+        """Return the values of all ranks, in their order, which may be large; in pieces, as `broadcast`."""
+        message, step = memoryview(pickle.dumps(value)), max(1, PIECE_BYTES // self.size)
+        of_ranks = self.allgather((len(message), bytes(message[:step])))
+        parts = [[first] for _, first in of_ranks]
+        for start in range(step, max(length for length, _ in of_ranks), step):
+            for own, part in zip(parts, self.allgather(bytes(message[start : start + step])), strict=True):
+                own.append(part)
+        return [pickle.loads(b"".join(own)) for own in parts]
 
     def broadcast(self, value: Any, *, root: int = 0) -> Any:
         """Return the value of a rank, by default of the first, on every rank.

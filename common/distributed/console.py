@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TextIO
 
 from tqdm import tqdm
@@ -31,9 +32,10 @@ class Console:
         return not under_launcher(os.environ) and sys.stderr.isatty()
 
     def line(self, text: str) -> None:
-        """Print whole lines in one write: launchers tag every write with the rank."""
+        """Print whole lines in one write, for launchers tag every write with the rank; nothing once nobody reads."""
         if self._speaks:
-            self._write(sys.stdout, text)
+            with suppress(BrokenPipeError):  # `| head` has read enough, and the run goes on
+                self._write(sys.stdout, text)
 
     def error(self, text: str, *, of_this_rank: bool = False) -> None:
         """Print one line on standard error; `of_this_rank`: also if it is not rank 0, which does not know of it."""

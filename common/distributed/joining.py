@@ -103,6 +103,7 @@ def join(hvd: Any, config: Config) -> Communicator:
     )
     if parts == 1 or comm.size % parts:
         return comm
+    sys.excepthook = _end_all_ranks  # neighbors wait in MPI, which a rank that ends by itself does, too
     sets[tuple(range(comm.size))] = hvd.global_process_set
     first = comm.rank - comm.rank % parts
     return replace(

@@ -32,7 +32,8 @@ class Interference(Record):
             hosts; None if the machine does not count them.
         peak_memory_bytes: of each rank, resident on the host.
         peak_device_memory_bytes: of each rank, as reported by its framework; None on a CPU.
-        memory_before_bytes: resident, of each rank, before its model was built; None in older records.
+        memory_before_bytes: the most that was resident, of each rank, before data and model were there; None in
+            older records.
         busy_cores: processor seconds of each rank / seconds, from before training to the end of the test; None in
             older records.
     """

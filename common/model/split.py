@@ -55,7 +55,7 @@ def _pieces(spec: ModelSpec, ranks: int) -> Iterator[Layer]:
             case Dropout() if not has_piece:
                 raise UserError(
                     f"all ranks would have to draw the same masks in {layer.name}. Received: --strategy split with "
-                    "dropout between undivided layers. Give --no-dropout"
+                    "dropout between undivided layers. Give --strategy layers"
                 )
             case Dense() | Activation() | Dropout() | MaxPooling() | Flatten():
                 yield layer

@@ -109,7 +109,7 @@ def load_weights(path: Path, *, spec: ModelSpec | None = None, hashed: str | Non
     if hashed is not None and weights_hash(weights) != hashed:
         raise UserError(
             f"the weights differ from those written: the disk has changed them. Received: {path}. Restore the "
-            "file or, for a checkpoint, remove its folder to resume from the previous one"
+            "file or, for a checkpoint, remove its folder to resume from the previous one, if there is one"
         )
     return weights
 

@@ -165,7 +165,7 @@ def at_end(epoch: Epoch, own: PartialEpoch, *, comm: Communicator, in_memory: bo
     weights = strategy.weights()
     if not in_memory:
         comm.check_same_weights(weights, when=f"after epoch {epoch.number}", cut=task.partition.axes)
-    ranks = comm.allgather(own)
+    ranks = comm.gather_states(own)
     optimizer = strategy.optimizer_state() if in_memory or comm.data_rank == 0 else {}
     ranks = ranks if any(rank.has_arrays for rank in ranks) else []
     return Checkpoint(epoch.number, task.steps_after(epoch.number), weights, optimizer, ranks)
@@ -186,7 +186,7 @@ def inside(epoch: Epoch, *, comm: Communicator, seconds: float, in_memory: bool 
             when = f"after step {epoch.done} of epoch {epoch.number}"
             comm.check_same_weights(trained, when=when, cut=task.partition.axes)
         own = replace(own, weights={name: array for name, array in weights.items() if name not in trained})
-    ranks = comm.allgather(epoch.partial(own))
+    ranks = comm.gather_states(epoch.partial(own))
     optimizer = {}
     if in_memory or comm.data_rank == 0:
         optimizer = own.optimizer_state or strategy.optimizer_state()

@@ -38,7 +38,7 @@ def start_lines(task: Task, world: World, *, record: RunRecord, folder: Path) ->
     """
     config, validation = task.config, len(task.validation_indices)
     lines = [
-        _ranks_line(world, framework=record.framework, packages=_packages(record)),
+        _ranks_line(world, task=task, framework=record.framework, packages=_packages(record)),
         f"data: {task.dataset.name}, {len(task.training_indices):,} training, "
         f"{f'{validation:,}' if validation else 'no'} validation, {len(task.dataset.test.labels):,} test images",
         f"model: {task.spec.name}, {task.spec.parameters:,} parameters{_parts(task)}",
@@ -108,11 +108,13 @@ def _shared_cores(world: World) -> str:
     return f"{ranks} on {cores}: {wrong}. The run is correct, but its timings are invalid; for valid timings, {fair}"
 
 
-def _ranks_line(world: World, *, framework: str, packages: Mapping[str, str]) -> str:
+def _ranks_line(world: World, *, task: Task, framework: str, packages: Mapping[str, str]) -> str:
     """Return who trains: ranks, hosts, versions, device."""
     versions = [f"{title} {packages[name]}" for title, name in _STACKS[framework] if name in packages]
     if world.controller in _CONTROLLERS:
-        versions.append(f"Horovod {packages.get('horovod', '')} ({_CONTROLLERS[world.controller]})")
+        controller = _CONTROLLERS[world.controller]
+        uses_horovod = task.config.strategy.traits.uses_horovod
+        versions.append(f"Horovod {packages.get('horovod', '')} ({controller})" if uses_horovod else controller)
     device = next((gpu for gpu in world.gpus or [] if gpu), "CPU")
     threads, cores = counted(world.threads_per_rank, "thread"), counted(world.cores, "core")  # type: ignore[arg-type]
     return f"{_ranks(world)} on {', '.join(world.hosts)}: {', '.join(versions)}, {device}, {threads} per rank, {cores}"
@@ -253,7 +255,7 @@ def next_lines(record: RunRecord) -> list[str]:
     assert isinstance(world, World), "a run that ends was measured"
     compare = f"python -m analysis frameworks {config.record.runs_folder}"
     elsewhere = len(world.hosts) > 1 or world.launcher == "srun" or config.record.site != "local"
-    if elsewhere or config.strategy.native or config.faults.elastic:
+    if elsewhere or config.strategy.native or config.strategy.replay or config.faults.elastic:
         return [f"next: {compare}"]
     changes = changed_settings(completed(Config()), config)
     settings = {name: value for subject, name, _, value in changes if subject != "record" or name == "runs_folder"}

@@ -1,11 +1,13 @@
 """Who hears of a run: the watcher, a progress bar, Horovod's timeline. See also `checkpoints.py` and `elastic.py`."""
 
 from collections.abc import Callable
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
 from common.distributed.console import Console
 from common.run.epoch import Epoch, Listener
+from common.run_folder.records import TIMELINE_FILE
 from common.watchdog.board import note_updates
 
 
@@ -33,6 +35,13 @@ class ProgressBar(Listener):
     def updated(self, updates: int) -> None:
         """Advance the bar."""
         self._advance(updates)
+
+
+def free_timeline(folder: Path) -> Path:
+    """Return the file for the timeline of this start of a run: Horovod empties one that is there."""
+    first = folder / TIMELINE_FILE
+    further = (first.with_stem(f"{first.stem}-{number}") for number in count(2))
+    return next(file for file in chain([first], further) if not file.exists())
 
 
 class Timeline(Listener):

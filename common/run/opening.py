@@ -1,5 +1,6 @@
 """How rank 0 opens the run folder: a new one, or an old one that is resumed."""
 
+import platform
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -47,11 +48,11 @@ def open_run_folder(
     if config.strategy.replay:
         check_replayed(config, framework=framework)
     folder = _folder_of(task, world, framework=framework)
-    if standing == "to be set aside":
-        place = set_aside(folder)
-        console.line(f"a run of this name cannot be resumed: its folder was moved to {place}")
     if config.record.resume is None and standing != "to be resumed":
         first = weights_hash(task.first_arrays())
+        if standing == "to be set aside":
+            place = set_aside(folder)
+            console.line(f"a run of this name cannot be resumed: its folder was moved to {place}")
         return RunWriter.create(folder, _new_record(task, world, framework=framework, first_weights=first)), None
     run, checkpoint = read_resumable_run(folder, framework=framework, task=task)
     assert isinstance(run.record.hashes, Hashes), "a run that is resumed was measured"
@@ -87,7 +88,7 @@ def reopen_run_folder(commit: Commit, task: Task, world: World, *, console: Cons
         console.line(warning(note))
     run, finished = read_run(commit.folder), commit.checkpoint.epoch if commit.checkpoint else 0
     assert isinstance(run.record.status, Status), "a measured run has a status"
-    process = {"host": describe_environment().host, "process": psutil.Process().pid, "heartbeat_at": now()}
+    process = {"host": platform.node(), "process": psutil.Process().pid, "heartbeat_at": now()}
     status = replace(run.record.status, state="running", ended_at=None, message=None, **process)
     return RunWriter(commit.folder, replace(run.record, status=status), epochs=run.epochs[:finished])
 

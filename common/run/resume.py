@@ -8,7 +8,8 @@ from typing import Any, Literal
 
 from common.config import Config, changed_settings, parse_command_line, requested
 from common.distributed.communicator import Communicator
-from common.errors import UserError
+from common.errors import UserError, expanded
+from common.run.totals import reason_to_stop
 from common.run_folder.checkpoints import CHECKPOINTS_FOLDER, Checkpoint, load_newest_checkpoint, usable_checkpoints
 from common.run_folder.records import (
     EPOCHS_FILE,
@@ -59,7 +60,7 @@ def settings_of(arguments: Sequence[str], *, program: str) -> Config:
     folder = requested("--resume", arguments)
     if folder is None:
         return parse_command_line(arguments, program=program)
-    old = _measured_settings(read_run(folder).record, folder=folder)
+    old = _measured_settings(read_run(expanded(folder)).record, folder=folder)
     if old.energy.energy:
         raise _is_metered(folder)
     strategy = requested("--strategy", arguments)  # looked at first: its options do not go with those of the run
@@ -113,7 +114,7 @@ def _check_changes(old: Config, config: Config, *, but_for: frozenset[str] = fro
 
 def check_replayed(config: Config, *, framework: str) -> None:
     """Raise UserError unless a run whose schedule is to be replayed has the same framework and settings."""
-    folder = Path(str(config.strategy.replay))
+    folder = expanded(str(config.strategy.replay))
     record = read_record(folder)
     _check_framework(record, framework=framework, folder=folder)
     for subject, name, before, now in changed_settings(_measured_settings(record, folder=folder), config):
@@ -232,7 +233,8 @@ def _still_runs(folder: Path) -> UserError:
 def _check_framework(record: RunRecord, *, framework: str, folder: Path) -> None:
     if record.framework != framework:
         raise UserError(
-            f"a run can only be resumed by the framework that started it. Received: {folder} of {record.framework}. "
+            "a run can only be resumed or replayed by the framework that started it. Received: "
+            f"{folder} of {record.framework}. "
             f"Use {record.framework}_impl/train.py"
         )
 
@@ -262,16 +264,17 @@ def read_resumable_run(folder: Path, *, framework: str, task: Task) -> tuple[Rec
         )
     # A run that ended between its last checkpoint and the test is resumed for the test alone.
     is_trained = checkpoint.step >= task.total_steps
+    if checkpoint.step > task.total_steps or (checkpoint.steps_inside and is_trained):
+        inside = "inside an epoch, " if checkpoint.steps_inside else ""
+        raise UserError(
+            f"the checkpoint is {inside}after update {checkpoint.step}. Received: settings that end "
+            f"after update {task.total_steps}. Give more --epochs or --max-steps"
+        )
     if checkpoint.steps_inside:
         if "losses_of_places" not in checkpoint.ranks[0].state:
             raise UserError(
                 f"the checkpoint inside an epoch was written by an older version. Received: "
                 f"{folder / CHECKPOINTS_FOLDER / checkpoint.name}. Remove this folder to resume from the previous one"
-            )
-        if is_trained:
-            raise UserError(
-                f"the checkpoint is inside an epoch, after update {checkpoint.step}. Received: settings that end "
-                f"after update {task.total_steps}. Give more --epochs or --max-steps"
             )
         return run, checkpoint
     if checkpoint.step != checkpoint.epoch * task.steps_per_epoch and (not is_trained or run.state == "finished"):
@@ -284,4 +287,7 @@ def read_resumable_run(folder: Path, *, framework: str, task: Task) -> tuple[Rec
             f"nothing is left to do: {checkpoint.epoch} epochs are done. Received: --resume {folder}. "
             f"Give --epochs {checkpoint.epoch + 1} or more"
         )
+    reason = reason_to_stop(task.config.training, run.epochs[: checkpoint.epoch])
+    if reason and run.state == "finished":
+        raise UserError(f"nothing is left to do: {reason}. Received: --resume {folder}. Start a new run")
     return run, checkpoint

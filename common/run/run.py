@@ -25,7 +25,7 @@ from common.run.commit import Commit
 from common.run.console_report import start_lines, warning_lines
 from common.run.elastic import Elastic
 from common.run.epoch import Epoch, Listener
-from common.run.listeners import ProgressBar, Timeline, Watched
+from common.run.listeners import ProgressBar, Timeline, Watched, free_timeline
 from common.run.measured import NOT_MEASURED, Measured
 from common.run.opening import open_run_folder, reopen_run_folder
 from common.run.recorder import NullRecorder, RunRecorder
@@ -33,7 +33,7 @@ from common.run.resume import Standing, standing_on_all_ranks
 from common.run.strategy import RankStrategy
 from common.run.world import RankDevice, describe_world
 from common.run_folder.checkpoints import Checkpoint, PartialEpoch
-from common.run_folder.records import TIMELINE_FILE, World
+from common.run_folder.records import World
 from common.run_folder.sharing import join_shares, without_seconds
 from common.task.rank_batches import RankBatches
 from common.task.task import Task
@@ -212,8 +212,8 @@ class Run:
         seconds = self.checkpoint.checkpoint_seconds if self.checkpoint else 0.0
         self._checkpoints = Checkpoints(self.task, comm=self.comm, folder=folder, seconds=seconds)
         listeners: list[Listener] = [Watched(), ProgressBar(self.console, epochs=self.task.epochs), self._checkpoints]
-        file: Path | None = self.comm.broadcast(folder / TIMELINE_FILE if folder else None)
-        if config.record.horovod_timeline and file:
+        file: Path | None = self.comm.broadcast(free_timeline(folder) if folder else None)
+        if config.record.horovod_timeline and file and not self._is_complete:
             listeners.append(Timeline(self._horovod, file))
         for listener in listeners:
             listener.training_starts()
@@ -272,6 +272,8 @@ class Run:
         profile = average_over_ranks(comm.allgather(profiler.laps)) if profiler else None
         exchanged = strategy.exchanged()
         shared = join_shares(comm.allgather(exchanged)) if exchanged else None
+        if shared and not any(worker.updates for worker in shared.workers):  # resumed for the test alone
+            shared = None
         if shared and self._device.gpu is not None:
             shared = without_seconds(shared, reason="a GPU still computes while the host waits for the exchange")
         weights = strategy.weights()

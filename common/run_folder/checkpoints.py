@@ -264,7 +264,7 @@ def load_newest_checkpoint(run_folder: Path, *, spec: ModelSpec, recorded_epochs
 def _damaged(checkpoint: Path, error: Exception) -> UserError:
     return UserError(
         f"the checkpoint is damaged. Received: {checkpoint} ({error}). Remove this folder to resume from the "
-        "previous one"
+        "previous one, if there is one, or start a new run under another --name"
     )
 
 

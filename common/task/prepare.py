@@ -12,6 +12,7 @@ from common.data.sharding import split_validation
 from common.errors import UserError
 from common.measurement.step_profile import LEFT_OUT_STEPS
 from common.model.specs import model_spec
+from common.run_folder.records import RUN_FILE
 from common.run_folder.tensorboard_events import require_tensorboard
 from common.task.shares import Share, check_batch_norm, divided, shares_of
 from common.task.task import Task
@@ -65,7 +66,9 @@ def prepare(config: Config, *, ranks: int, first_copies: int | None = None) -> T
     )
     task = Task(config, shares, dataset, spec, table, training, validation, steps, total, first_copies)
     _ = task.partition  # a model that cannot be divided is found now
-    if config.training.start_weights is not None and config.record.resume is None:
+    record = config.record
+    begins = record.resume is None and not (record.resume_or_start and (record.folder() / RUN_FILE).exists())
+    if config.training.start_weights is not None and begins:
         _ = task.first_weights  # and a run of another model
     return task
 

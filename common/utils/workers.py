@@ -18,6 +18,10 @@ from typing import Any, TypeVar
 from common.errors import UserError
 from common.utils.cores import usable_cores
 
+_KILLED = (
+    "a worker process was killed, perhaps because memory ran out. Received: no result from it. Run fewer other "
+    "programs, or give it less to do"
+)
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
@@ -31,6 +35,9 @@ def in_order(
         work: called by several workers at once.
         items: taken as they are needed.
         processes: the workers are processes, to which `work`, items and results are sent, instead of threads.
+
+    Raises:
+        UserError: a worker process was ended.
     """
     count = workers or usable_cores()
     in_progress: deque[Future[Result]] = deque()
@@ -42,6 +49,8 @@ def in_order(
                     yield in_progress.popleft().result()
             while in_progress:
                 yield in_progress.popleft().result()
+        except BrokenProcessPool:
+            raise UserError(_KILLED) from None
         finally:
             for future in in_progress:
                 future.cancel()
@@ -78,10 +87,7 @@ def side_by_side(work: Callable[[Item], Result], items: Sequence[Item]) -> list[
         with ProcessPoolExecutor(count, mp_context=copies, initializer=_begin, initargs=(work, items)) as pool:
             return list(pool.map(_work_on, range(len(items))))
     except BrokenProcessPool:
-        raise UserError(
-            "a worker process was killed, perhaps because memory ran out. Received: no result from it. Run fewer "
-            "other programs, or name fewer runs"
-        ) from None
+        raise UserError(_KILLED) from None
 
 
 def _begin(work: Callable[[Any], Any], items: Sequence[Any]) -> None:

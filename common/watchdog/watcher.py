@@ -64,7 +64,8 @@ class Watcher:
         self._addresses = {rank: [(one, at) for one in ones] for rank, (ones, at) in enumerate(self.peers)}
         self._reports: dict[int, tuple[float, Report]] = {}  # rank -> when it was heard, and what
         self._own_stack = ""
-        self._fine_at = self._ran_at = time.monotonic()  # no rank hung as far as this one judges; it was not stopped
+        # No rank hung as far as this one judges; its rank was not stopped; this process was not; ranks began anew.
+        self._fine_at = self._ran_at = self._looked_at = self._moved_at = time.monotonic()
         self._hanging: list[int] = []  # as was said
         self._verdict: tuple[str, list[int]] = "", []  # why ranks must end, and which
         self.has_successor = threading.Event()
@@ -73,6 +74,7 @@ class Watcher:
     def run(self) -> None:
         """Watch until the rank ends, or another watcher goes on."""
         while not self.has_successor.is_set():
+            self._look_at_clock()
             self._send(self._own_report())
             self._end_if_listed(*self._verdict)
             if self._is_lowest():
@@ -80,6 +82,20 @@ class Watcher:
             else:
                 self._fine_at = time.monotonic()
             self._listen()
+
+    def _look_at_clock(self) -> None:
+        """Begin anew if this process did not run for a while: its job was suspended, perhaps with all others."""
+        now = time.monotonic()
+        if now - self._looked_at > SILENT_SECONDS:
+            self._ran_at = now
+            self._begin_anew()
+        self._looked_at = now
+
+    def _begin_anew(self) -> None:
+        """Let all ranks have moved just now."""
+        self._fine_at = self._moved_at = now = time.monotonic()
+        self._reports = {rank: (now, replace(one, idle_seconds=0.0)) for rank, (_, one) in self._reports.items()}
+        self._verdict = "", []
 
     def say_goodbye(self) -> None:
         """Tell the others that the rank has ended."""
@@ -110,6 +126,7 @@ class Watcher:
         self._reports[rank] = time.monotonic(), report
         if report.state == GONE and self.elastic:
             del self._reports[rank]
+            self._begin_anew()  # the others, which may have waited for it, have to find out first
         if report.failure and self.rank == 0:
             _tell_rank("fail", report.failure)
         self._end_if_listed(*content["verdict"])
@@ -132,8 +149,8 @@ class Watcher:
             return
         self._hanging = hanging
         action, ending = self.action, "killed, the others continue"
-        if action == "drop" and len(hanging) == len(self.peers):
-            action = "wait"  # nobody would be left
+        if action == "drop" and len(hanging) == len(reports) > 1:
+            action = "wait"  # nobody would be left that is heard
         if all(reports[rank].is_silent for rank in hanging):
             ending = "cannot be killed from here; remove its host from the list of hosts"
         what = {"wait": "waiting on", "end": "ending the run", "drop": ending}[action]
@@ -164,7 +181,7 @@ class Watcher:
             process=self.process,
             activity=board.activity,
             updates=board.updates,
-            idle_seconds=now - (self._ran_at if is_stopped else board.moved_at),
+            idle_seconds=now - (self._ran_at if is_stopped else max(board.moved_at, self._moved_at)),
             slowest_seconds=board.slowest_seconds,
             state=state,
             failure=board.failure.decode(),

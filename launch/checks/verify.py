@@ -29,7 +29,7 @@ from common.utils.command_line import word
 from common.utils.environments import missing_packages
 from launch.experiments.survey import this_host
 from launch.starting.analysis import run_analysis
-from launch.starting.launchers import train_command
+from launch.starting.launchers import launcher_at
 from launch.starting.processes import PROGRAMS, require_program, run_filtered, trainer_environment
 from launch.starting.train import check_settings
 
@@ -68,7 +68,8 @@ def run(options: argparse.Namespace) -> int:
     run = read_run(expanded(options.run_folder))
     rerun = plan_rerun(run)
     print(f"running {run.folder} again as {rerun.folder}", flush=True)
-    experiment = check_settings(rerun.config, framework=run.record.framework, size=rerun.original.world.size)
+    world = rerun.original.world
+    experiment = check_settings(rerun.config, framework=run.record.framework, size=world.size + world.servers)
     changes = _changed_start(rerun.original.hashes, experiment)
     if changes:
         print(*changes, "Does not reproduce: it would be another experiment, and was not run.", sep="\n")
@@ -135,6 +136,7 @@ def plan_rerun(run: RecordedRun) -> Rerun:
     original = whole_run(run)
     world, environment, framework = original.world, original.environment, run.record.framework
     _check_machine(framework, world)
+    ranks = world.size + world.servers
     threads = world.threads_per_rank
     assert isinstance(threads, int), "a measured run records its threads"
     if not world.oversubscribed:  # fewer cores get fewer threads, which the verdict shows
@@ -153,10 +155,10 @@ def plan_rerun(run: RecordedRun) -> Rerun:
             site="local",
         ),
     )
-    command = train_command(
+    command = launcher_at(None, hosts=None).command(
         PROGRAMS[framework],
-        np=world.size,
-        controller=world.controller if world.size > 1 else None,
+        np=ranks,
+        controller=world.controller if ranks > 1 else None,
         arguments=changed_flags(config),
     )
     if _was_without_launcher(world, environment):

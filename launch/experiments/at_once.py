@@ -42,10 +42,12 @@ def part_of(plan: ExperimentPlan, options: argparse.Namespace) -> ExperimentPlan
     if parts is None or part > parts:
         raise UserError(f"there is no such part. Received: --part {part}, {parts or 'no number of runs'} at once. "
                         "Give --at-once N, and --part from 1 to N")  # fmt: skip
-    with_pairs = max((run.repeat for run in plan.runs), default=0) >= parts
-    firsts = {cell.name: 0 if with_pairs else number for number, cell in enumerate(plan.cells)}
-    runs = [run for run in plan.runs if (firsts[run.cell.name] + run.repeat - 1) % parts == part - 1]
-    return replace(plan, runs=runs)
+    if max((run.repeat for run in plan.runs), default=0) >= parts:
+        return replace(plan, runs=[run for run in plan.runs if (run.repeat - 1) % parts == part - 1])
+    cells = [cell.name for cell in plan.cells]
+    by_cell = sorted(plan.runs, key=lambda run: (cells.index(run.cell.name), run.repeat))
+    own = by_cell[part - 1 :: parts]
+    return replace(plan, runs=[run for run in plan.runs if run in own])
 
 
 def lanes_for(plan: ExperimentPlan, options: argparse.Namespace) -> list[Lane]:

@@ -17,13 +17,14 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
+from common.config import Config
 from common.errors import EXIT_CODE_INTERRUPTED, UserError, expanded, user_errors
 from common.json_records import as_json
 from common.sites.table import SITES_FILE, Sites, read_sites
 from common.utils.command_line import path, word
 from launch.experiments.at_once import add_at_once_options, lanes_for, part_of, resources_of_lane
 from launch.experiments.experiment_file import ExperimentFile, Protocol, shipped_experiments
-from launch.experiments.plan import only_matching, plan_of, read_plan
+from launch.experiments.plan import ExperimentPlan, only_matching, plan_of, read_plan
 from launch.experiments.report import Estimator, print_commands
 from launch.experiments.series import make_missing
 from launch.experiments.survey import missing_runs, resources_of, status_of, survey, this_host
@@ -77,7 +78,7 @@ def run(options: argparse.Namespace) -> int:
     plan = estimator.plan
     lanes = lanes_for(plan, options)
     if plan.launcher:
-        plan.launcher.site.check_frameworks({cell.keys.framework for cell in plan.cells})
+        plan.launcher.check_frameworks({cell.keys.framework for cell in plan.cells})
     if options.dry_run:
         elsewhere = resources_of(estimator.sites[estimator.site]) if options.site else resources_of_lane(lanes[0])
         surveyed = survey(replace(plan, launcher=None) if options.site else plan, host=elsewhere)
@@ -113,6 +114,12 @@ def estimator_of_cells(cells: Sequence[dict[str, Any]], *, folder: Path, repeats
     return Estimator(plan, read_sites(), plan.protocol.site)
 
 
+def config_in_folder(plan: ExperimentPlan) -> Config:
+    """Return the settings of the first cell, whose runs are made in the experiment's folder."""
+    config = plan.cells[0].config
+    return replace(config, record=replace(config.record, runs_folder=str(plan.folder)))
+
+
 def make_in_folder(estimator: Estimator, lanes: Sequence[Lane], *, options: argparse.Namespace, task: str = "") -> int:
     """Make the missing runs in the experiment's folder; return the exit code of the command.
 
@@ -137,7 +144,8 @@ def make_in_folder(estimator: Estimator, lanes: Sequence[Lane], *, options: argp
             f"this experiment is already being run. Received: {plan.folder}. Wait for it, or show its status"
         ) from None
     except KeyboardInterrupt:
-        print(f"interrupted; resume with: python -m launch {shlex.join(options.launch_arguments)}")
+        settings = ["--", *options.trainer_arguments] if options.trainer_arguments else []
+        print(f"interrupted; resume with: python -m launch {shlex.join([*options.launch_arguments, *settings])}")
         return EXIT_CODE_INTERRUPTED
     return 0 if complete else EXIT_CODE_INCOMPLETE
 

@@ -15,12 +15,13 @@ from common.config.rules import flag_of
 from common.distributed.console import readable_seconds
 from common.errors import UserError, expanded
 from common.utils.command_line import whole_number, word
-from launch.experiments.command import estimator_of_cells, make_in_folder
+from launch.experiments.command import config_in_folder, estimator_of_cells, make_in_folder
 from launch.experiments.experiment_file import RESERVED
 from launch.experiments.report import Estimator
 from launch.experiments.survey import survey
 from launch.starting.analysis import ask_analysis, run_analysis
 from launch.starting.lanes import WHOLE_HOST
+from launch.starting.processes import require_frameworks
 from launch.starting.train import check_settings
 
 LONG_SECONDS = 600  # above it, the estimate says what would shorten it
@@ -53,8 +54,9 @@ def run(options: argparse.Namespace) -> int:
     estimator = _estimator(options)
     plan = estimator.plan
     # Reports what prevents the runs before anything is created.
+    require_frameworks(("torch", "keras"))
     for framework in ("torch", "keras"):
-        check_settings(plan.cells[0].config, framework=framework, size=options.np)
+        check_settings(config_in_folder(plan), framework=framework, size=options.np)
     seconds = estimator.seconds_left(survey(plan))
     if seconds > LONG_SECONDS:
         print(f"this may take {readable_seconds(seconds)}; shorter with {SHORTER}")

@@ -30,7 +30,7 @@ class Estimator:
         earlier = [
             one.run
             for one in surveyed
-            if one.run and one.state == "finished" and self.site == self.plan.protocol.site
+            if one.run and one.state == "finished" and self.site in (self.plan.protocol.site, one.run.record.site)
             and one.planned.cell == planned.cell and one.planned.metered == planned.metered
         ]  # fmt: skip
         return estimate_run(planned.config, np=planned.cell.np, site=place, gpu=gpu, earlier=earlier)

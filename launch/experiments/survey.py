@@ -130,11 +130,11 @@ def _check_settings(run: RecordedRun, config: Config, planned: PlannedRun, *, pl
     world, wanted = run.record.world, planned.cell.keys.controller
     if isinstance(world, World) and world.size > 1 and wanted is not None and world.controller != wanted:
         changes.append(("controller", world.controller, wanted))
+    remedy = "Give the changed experiment another file name, so that it has its own folder"
+    if plan.file.path == plan.folder:
+        remedy = "Give another --runs-folder"
     for name, old, new in changes:
-        raise UserError(
-            f"{planned.name} was run with {name} {old}. Received: {new} in {plan.file.path.name}. "
-            "Give the changed experiment another file name, so that it has its own folder"
-        )
+        raise UserError(f"{planned.name} was run with {name} {old}. Received: {new} in {plan.file.path.name}. {remedy}")
 
 
 def _changed_variables(

@@ -16,11 +16,11 @@ from common.config import GRADIENT_GROUPS, read_recipe
 from common.errors import EXIT_CODE_INTERRUPTED, UserError, expanded
 from common.names import framework_here
 from common.utils.command_line import whole_number, word
-from launch.experiments.command import estimator_of_cells, make_in_folder
+from launch.experiments.command import config_in_folder, estimator_of_cells, make_in_folder
 from launch.experiments.survey import HostResources, survey, this_host
 from launch.starting.analysis import run_analysis
 from launch.starting.lanes import WHOLE_HOST
-from launch.starting.processes import PROGRAMS
+from launch.starting.processes import PROGRAMS, require_frameworks
 from launch.starting.train import check_settings
 
 # Of the runs of all chosen settings together: other than those of each alone, so that the runs of the default pair with
@@ -103,7 +103,8 @@ def _make(cells: Sequence[Mapping[str, Any]], *, folder: Path, options: argparse
     )
     plan = estimator.plan
     # Reports what prevents the runs before anything is created.
-    check_settings(plan.cells[0].config, framework=options.framework, size=options.np)
+    require_frameworks([options.framework])
+    check_settings(config_in_folder(plan), framework=options.framework, size=options.np)
     survey(plan)
     return make_in_folder(estimator, [WHOLE_HOST], options=options)
 

@@ -11,7 +11,7 @@ from common.utils.command_line import Parser
 from launch.experiments.at_once import check_at_once
 from launch.experiments.plan import ExperimentPlan, only_matching, read_plan
 from launch.sites.site_files import LaunchSite
-from launch.starting.lanes import add_lane_options
+from launch.starting.lanes import add_lane_options, lanes_of
 
 
 def check_experiment(words: Sequence[str], *, repeats: int, site: LaunchSite, slots: int | None) -> tuple[str, int]:
@@ -63,6 +63,7 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
 def _parts(options: argparse.Namespace, plan: ExperimentPlan, *, site: LaunchSite) -> int:
     """Return how many tasks of an array share the runs: 1 where one command makes them all."""
     if options.at_once is None:
+        lanes_of(options)  # which finds out what needs --at-once
         return 1
     check_at_once(plan)
     if site.scheduler == "local":

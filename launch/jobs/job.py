@@ -160,7 +160,7 @@ JOBS = RecordFile(
     kind=JobRecord,
     what="the record of a job",
     missing="no such job",
-    source="`python -m launch jobs` shows all",
+    source="`python -m launch status` shows all",
 )
 
 

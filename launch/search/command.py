@@ -53,7 +53,7 @@ def run(options: argparse.Namespace) -> int:
     """Make the missing trials; return 0, or 1 where some have failed. Other workers may still be at theirs."""
     file = read_search_file(options.file, runs_folder=expanded(options.runs_folder))
     launcher = launcher_at(options.site, hosts=options.hosts)
-    launcher.site.check_frameworks(set(file.frameworks))
+    launcher.check_frameworks(set(file.frameworks))
     if options.dry_run:
         print_trials(file, launcher)
         return 0

@@ -27,7 +27,6 @@ from launch.experiments.experiment_file import (
     Protocol,
     check_keys,
     read_toml,
-    shipped_experiments,
     toml_file,
 )
 from launch.experiments.plan import PlannedRun, is_axis, planned_cell
@@ -160,11 +159,6 @@ class SearchFile:
 def run_name(framework: str, number: int) -> str:
     """Return the name of a trial's run folder."""
     return f"{framework}-t{number}"
-
-
-def shipped_searches() -> list[str]:
-    """Return the names of the search files that come with the project."""
-    return shipped_experiments(SEARCHES)
 
 
 def read_search_file(name: str, *, runs_folder: Path) -> SearchFile:

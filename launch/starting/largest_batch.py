@@ -23,7 +23,7 @@ from common.pipeline.forecast import FRAMEWORK_BYTES
 from common.run_folder.records import read_run
 from common.task.shares import shares_of
 from common.task.task import Task
-from launch.starting.launchers import train_command
+from launch.starting.launchers import Launcher
 from launch.starting.processes import PROGRAMS, last_lines, reason_in, started
 
 SHARE_OF_FREE_MEMORY = 0.9
@@ -38,12 +38,19 @@ _FULL = re.compile(
 
 
 def find_largest_batch(
-    experiment: Task, *, framework: str, controller: str | None, arguments: Sequence[str], memory_gb: float | None
+    experiment: Task,
+    *,
+    start: Launcher,
+    framework: str,
+    controller: str | None,
+    arguments: Sequence[str],
+    memory_gb: float | None,
 ) -> int:
     """Try batches, print a line for each, and return the largest that fits; 0 if none does.
 
     Args:
         experiment: the settings, its number of ranks, and its data.
+        start: of the ranks, on this host, whose memory is watched.
         framework: torch or keras.
         controller: mpi, gloo or None.
         arguments: of the trainer.
@@ -67,10 +74,12 @@ def find_largest_batch(
     with tempfile.TemporaryDirectory(prefix="largest-batch-") as folder:
         while not _is_exact(fits, too_large, most, unit=unit):
             batch = max(unit, _next(fits, too_large, most, first=forecast) // unit * unit)
-            command = train_command(
-                PROGRAMS[framework], np=experiment.processes, controller=controller,
+            command = start.command(
+                PROGRAMS[framework],
+                np=experiment.processes,
+                controller=controller,
                 arguments=[*arguments, *_trial_arguments(batch, folder=folder)],
-            )  # fmt: skip
+            )
             is_fitting, what = _try(command, Path(folder), batch=batch, limit_bytes=limit)
             print(f"batch {batch:,}: {'fits' if is_fitting else 'does not fit'}, {what}", flush=True)
             fits, too_large = (batch, too_large) if is_fitting else (fits, batch)

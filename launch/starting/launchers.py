@@ -5,8 +5,9 @@ import os
 import re
 import sys
 from collections import Counter
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 
 from common.config import requested
@@ -17,7 +18,7 @@ from common.utils.paths import ROOT
 from common.utils.whole_files import read_text
 from launch.sites.site_files import LaunchSite, read_launch_site
 from launch.sites.values import HOST_NAME, PLAIN_PATH
-from launch.starting.processes import has_program, output_of, require_program
+from launch.starting.processes import has_program, output_of, require_frameworks, require_program
 from launch.starting.shell import Shell
 from launch.starting.ssh import Ssh, is_this_host, require_hosts
 
@@ -31,7 +32,7 @@ _HANDED_ON = (
     "HOROVOD_TWINS_CACHE",
 )
 
-TASKS_OF_SLURM = "SLURM_NTASKS"
+TASKS_OF_SLURM, NODES_OF_SLURM = "SLURM_NTASKS", "SLURM_JOB_NUM_NODES"
 
 
 @dataclass(frozen=True)
@@ -163,6 +164,9 @@ class Launcher:
         inside = self.site.container
         if inside and inside.by_srun and controller == "gloo":
             raise UserError("ranks in images of Pyxis are started by srun, over MPI. Received: gloo. Use mpi")
+        if controller == "gloo" and not self.hosts and int(os.environ.get(NODES_OF_SLURM, "1")) > 1:
+            # Of a job of Slurm, where srun would know them.
+            return replace(self, hosts=slurm_hosts()).words(np=np, controller=controller, variables=variables)
         count = np if isinstance(np, Shell) else str(np)
         placed = self.assigned(int(np)) if self.hosts else []
         named = ["-H", ",".join(map(str, placed))] if placed else []
@@ -183,6 +187,16 @@ class Launcher:
             UserError: there are too few slots.
         """
         return assign_ranks(self.hosts, np=np, spread=self.site.hosts.spread) if self.hosts else []
+
+    def check_frameworks(self, frameworks: Iterable[str]) -> None:
+        """See whether frameworks can run at the site, and are installed where this environment is theirs.
+
+        Raises:
+            UserError: one cannot, or is not.
+        """
+        self.site.check_frameworks(frameworks)
+        if not self.site.container and not self.site.python:
+            require_frameworks(frameworks)
 
     def check(self, *, np: int) -> None:
         """See, before ranks are started, whether what starts them is here and their hosts let it in.
@@ -265,9 +279,10 @@ class Launcher:
         return [*arguments, *([] if is_named else ["--site", self.node])]
 
 
-def train_command(program: str, *, np: int, controller: str | None, arguments: Sequence[str]) -> list[str]:
-    """Return the command that starts a trainer on this host; see `Launcher.command`."""
-    return launcher_at(None, hosts=None).command(program, np=np, controller=controller, arguments=arguments)
+def _is_file(text: str) -> bool:
+    with suppress(OSError):  # a list of hosts may be longer than the name of a file may be
+        return Path(text).is_file()
+    return False
 
 
 def launcher_at(
@@ -296,5 +311,5 @@ def launcher_at(
             )
         slots: list[Slots] = []
     else:
-        slots = read_host_file(Path(named)) if Path(named).is_file() else parse_hosts(named)
+        slots = read_host_file(Path(named)) if _is_file(named) else parse_hosts(named)
     return Launcher(site=place, hosts=slots, node=place.node_for(int(gpus_per_node))[0])

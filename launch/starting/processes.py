@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +18,7 @@ import psutil
 
 from common.errors import UserError
 from common.run_folder.start_times import STARTED_AT, timestamp
+from common.utils.environments import missing_packages
 
 DEFAULT_RANKS = 2
 PROGRAMS = {"torch": "torch_impl/train.py", "keras": "keras_impl/train.py"}
@@ -34,6 +35,15 @@ _NOISE = re.compile(
     r"|Horovod background loop uncaught exception: .*(?:Connection (?:closed|reset) by peer|Broken pipe)"
 )
 _FIRST_RANK = re.compile(r"^\[(?:\d+,)?0\]<(?:stdout|stderr)>:")
+
+
+def require_frameworks(frameworks: Iterable[str]) -> None:
+    """Raise UserError if the packages of a framework are not installed here."""
+    for framework in frameworks:
+        if missing_packages(framework):
+            raise UserError(
+                f"the framework is not installed. Received: {framework}. Run `make setup FRAMEWORKS={framework}`"
+            )
 
 
 def run_filtered(command: Sequence[str], *, environment: Mapping[str, str]) -> int:

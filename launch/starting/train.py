@@ -39,6 +39,7 @@ from launch.starting.processes import (
 )
 
 EXIT_CODE_NOTHING_FITS = 1
+UNNAMED = ".new"  # in place of the name that a run without one gets at its start; no run has it
 NEW_FOLDER = "NEW_FOLDER"  # how a dry run calls the one that would be made
 
 
@@ -82,7 +83,8 @@ def run(options: argparse.Namespace) -> int:
     """Run the command; return the launcher's exit code."""
     program = PROGRAMS[options.framework]
     start = launcher_at(options.site, hosts=options.hosts)
-    start.site.check_frameworks([options.framework])
+    start.check_frameworks([options.framework])
+    _check_search_for_batch(options, start)
     if options.restarts:
         options.trainer_arguments += _found_again(options)
     if options.memory_limit is not None:
@@ -100,7 +102,7 @@ def run(options: argparse.Namespace) -> int:
         print(done)
         return 0
     if options.find_largest_batch:
-        return _find_largest_batch(options, settings, task)
+        return _find_largest_batch(options, settings, task, start=start)
     print(shlex.join(command), flush=True)
     if options.dry_run:
         return 0
@@ -135,7 +137,9 @@ def _run_elastic(options: argparse.Namespace, start: Launcher) -> int:
         settings = _settings(start, arguments, program=program)
         try:
             first_copies = recorded_first_copies(settings, framework=options.framework, report=_say)
-            check_settings(settings, framework=options.framework, size=options.np, first_copies=first_copies)
+            task = check_settings(settings, framework=options.framework, size=options.np, first_copies=first_copies)
+            if elastic.most > options.np:  # ranks that join must not end the run
+                prepare(settings, ranks=elastic.most, first_copies=task.first_copies)
         except AlreadyFinished as done:
             print(done)
             return 0
@@ -201,7 +205,28 @@ def _state_of_run(settings: Config) -> RunState | None:
         return None
 
 
-def _find_largest_batch(options: argparse.Namespace, settings: Config, task: Task) -> int:
+def _check_search_for_batch(options: argparse.Namespace, start: Launcher) -> None:
+    """Raise UserError unless a search for the largest batch, and its memory, are asked for together and here."""
+    if not options.find_largest_batch:
+        if options.memory_gb is not None:
+            raise UserError(
+                f"the memory is for a search of a batch. Received: --memory-gb {options.memory_gb:g}. "
+                "Give --find-largest-batch, too"
+            )
+        return
+    if options.dry_run:
+        raise UserError(
+            "a search for a batch is many runs. Received: --find-largest-batch and --dry-run. Leave one of the two out"
+        )
+    if start.hosts or start.site.scheduler != "local":
+        where = ",".join(map(str, start.hosts)) or start.site.name
+        raise UserError(
+            f"a search for a batch watches the memory of this host alone. Received: --find-largest-batch and {where}. "
+            "Leave out --hosts and --site"
+        )
+
+
+def _find_largest_batch(options: argparse.Namespace, settings: Config, task: Task, *, start: Launcher) -> int:
     if settings.record.resume:
         raise UserError(
             f"a resumed run keeps its batch. Received: --find-largest-batch and --resume {settings.record.resume}. "
@@ -213,6 +238,7 @@ def _find_largest_batch(options: argparse.Namespace, settings: Config, task: Tas
         )
     found = find_largest_batch(
         task,
+        start=start,
         framework=options.framework,
         controller=options.controller,
         arguments=options.trainer_arguments,
@@ -224,6 +250,9 @@ def _find_largest_batch(options: argparse.Namespace, settings: Config, task: Tas
 def check_settings(settings: Config, *, framework: str, size: int, first_copies: int | None = None) -> Task:
     """Fetch the data if needed and check all that can be checked before ranks are started.
 
+    Args:
+        size: number of ranks, servers included.
+
     Returns:
         The task as each rank will see it.
 
@@ -231,9 +260,10 @@ def check_settings(settings: Config, *, framework: str, size: int, first_copies:
         UserError: something does not fit together.
         AlreadyFinished: `--resume-or-start` found a finished run.
     """
-    task = prepare(settings, ranks=size, first_copies=first_copies)
+    settings.check_ranks(size)
+    task = prepare(settings, ranks=size - (settings.strategy.servers or 0), first_copies=first_copies)
     record = settings.record
-    folder, standing = record.folder(unnamed="new"), look_at_run(settings, framework=framework, report=_say)
+    folder, standing = record.folder(unnamed=UNNAMED), look_at_run(settings, framework=framework, report=_say)
     if standing == "finished":
         raise AlreadyFinished(folder)
     if record.resume or standing == "to be resumed":

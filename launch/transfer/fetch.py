@@ -129,12 +129,12 @@ class RunFetcher:
     """Fetches the runs in some folders of a machine.
 
     Attributes:
-        settled: where a run is put here -> whether it is here now as it is there.
+        settled: where runs are put here that are done, copied or refused.
         refused: in words, why one is not.
     """
 
     def __init__(self, place: RemoteFolder, roots: Sequence[Root], *, to: Path) -> None:
-        self.settled: dict[Path, bool] = {}
+        self.settled: set[Path] = set()
         self.refused: list[str] = []
         self._place, self._roots, self._to = place, roots, to
         self._incoming: dict[Path, _PartialRun] = {}
@@ -249,11 +249,11 @@ class RunFetcher:
         self._settle(run, "replaced an earlier state")
 
     def _settle(self, run: RemoteRun, words: str) -> None:
-        self.settled[run.to] = True
+        self.settled.add(run.to)
         print(f"{words}: {shown(run.to)}, {_describe(run.to)}", flush=True)
 
     def _refuse(self, run: RemoteRun, reason: str) -> None:
-        self.settled[run.to] = False
+        self.settled.add(run.to)
         self.refused.append(reason)
         print(f"not fetched: {shown(run.to)}", flush=True)
 

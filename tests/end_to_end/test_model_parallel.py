@@ -5,11 +5,12 @@ That they are one process, what they send and record is in `test_same_training.p
 """
 
 import json
+import sys
 
 import pytest
 from jobs import Jobs, keras_in_ci, relative_difference, train
 from made_power import make_zone
-from processes import launcher_command, run_command, train_command
+from processes import ROOT, launcher_command, run_command, train_command
 from slow_link import AS_ROOT, start_on
 from two_hosts import several_hosts
 
@@ -88,6 +89,28 @@ def test_horovods_timeline_over_gloo(jobs, framework):
     assert sum(event.get("name") == "GLOO_ALLREDUCE" and event["ph"] == "B" for event in events) >= STEPS
 
 
+PLANTED = """
+import os, runpy, sys
+import torch_impl
+from torch_impl.strategies import layers
+
+def planted(*_, **__):
+    raise RuntimeError("planted")
+
+if os.environ["OMPI_COMM_WORLD_RANK"] == "1":
+    layers.Layers._backward_pass = planted
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+@pytest.mark.ci
+def test_a_bug_in_one_stage_ends_the_other_that_waits_for_it(tmp_path):
+    program, *settings = [str(ROOT / "torch_impl" / "train.py"), *WHOLE, *DIVIDED["layers"]]
+    start = f"import sys; sys.argv = {[program, *settings]!r}; sys.path.insert(0, {str(ROOT)!r})\n{PLANTED}"
+    done = run_command([*launcher_command("mpirun2"), sys.executable, "-c", start], folder=tmp_path)
+    assert done.code != 0 and "RuntimeError: planted" in done.stderr
+
+
 NATIVE = ["--model", "mlp", "--strategy", "native", "--native"]
 PIPELINE = ["--model", "cnn", *layers()]
 TWO_HOSTS = {  # flags of both frameworks, and the largest relative difference of a tensor
@@ -110,7 +133,7 @@ def test_ranks_on_two_hosts_find_each_other_and_train_alike(name, tmp_path):
             done = hosts.run("a", command, environment=AS_ROOT)
             assert done.returncode == 0, done.stderr
     torch, keras = (read_run(tmp_path / "runs" / side) for side in ("torch", "keras"))
-    assert torch.record.world.hosts == ["a", "b"]
+    assert torch.record.world.hosts == keras.record.world.hosts == ["a", "b"]
     ours, theirs = (load_weights(run.folder / "weights.safetensors") for run in (torch, keras))
     assert max(relative_difference(ours[name], theirs[name]) for name in theirs) < tolerance
 

@@ -73,7 +73,7 @@ def test_both_frameworks_train_at_the_same_points_and_the_best_one_becomes_a_rec
 
 
 @pytest.mark.ranks
-def test_an_interrupted_search_ends_its_trainers_and_is_resumed(tmp_path):
+def test_an_interrupted_search_ends_its_trainers(tmp_path):
     process, trainer = start_long(tmp_path)
     process.send_signal(signal.SIGINT)
     done = finish(process, within_seconds=60)
@@ -87,7 +87,7 @@ def test_an_interrupted_search_ends_its_trainers_and_is_resumed(tmp_path):
 @pytest.mark.ranks
 @pytest.mark.ci
 def test_a_killed_search_is_resumed_and_ends_what_it_left(tmp_path):
-    """Its trainer lives on; its point is made again, here with fewer epochs to get to the end."""
+    """Its trainer lives on, and is ended by the next start, which makes the point again."""
     process, trainer = start_long(tmp_path)
     process.kill()
     process.communicate()

@@ -31,7 +31,7 @@ SETTINGS += ["--threads", "1", "--stall-seconds", "3", "--on-stall", "end"]
 
 @pytest.mark.parametrize(("framework", "launcher"), [("keras", "mpirun2")], indirect=["framework"])
 def test_a_stopped_rank_is_named_and_the_run_goes_on_from_its_checkpoint(framework, launcher, tmp_path):
-    resume = resumed("stopped", "stopped", after="undisturbed", launcher=launcher)
+    resume = resumed("stopped", "stopped", "--stall-seconds", "60", after="undisturbed", launcher=launcher)
     jobs = Jobs(tmp_path, [train("undisturbed", *SETTINGS, "--stall-seconds", "60", launcher=launcher), resume])
     command = [*launcher_command(launcher), *train_command(framework, [*SETTINGS, "--name", "stopped"])]
     folder = jobs.place(framework) / "runs" / "stopped"

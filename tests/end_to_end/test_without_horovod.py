@@ -8,6 +8,8 @@ import pytest
 from jobs import keras_in_ci
 from processes import BIN, ROOT, child_environment
 
+from common.run_folder.records import read_run
+
 pytestmark = pytest.mark.ranks
 
 DATA = ["--dataset", "synthetic:96x8x8x1x3", "--model", "mlp", "--batch-size", "16", "--threads", "1"]
@@ -77,3 +79,4 @@ def test_one_process_imports_neither_where_both_are_installed(tmp_path, framewor
         timeout=300, check=False,
     )  # fmt: skip
     assert "imported: []" in done.stdout, done.stdout + done.stderr
+    assert read_run(tmp_path / "runs" / "run").state == "finished"

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from fuzzing import one_line, try_damaged
+from made_programs import add_script
 from readers import tar_of
 from sites_and_jobs import job_record
 
@@ -115,9 +116,7 @@ def test_a_file_that_was_not_asked_for_is_not_written(name, tmp_path, monkeypatc
 
 
 def test_an_answer_that_is_no_text_is_one_line(tmp_path, monkeypatch):
-    squeue = tmp_path / "squeue"
-    squeue.write_text("#!/bin/sh\nprintf '\\377\\000\\n'\n")
-    squeue.chmod(0o755)
+    add_script(tmp_path / "squeue", "printf '\\377\\000\\n'")
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     with pytest.raises(UserError, match=r"^the answer of squeue is not as expected\. Received: [^\n]+$"):
         slurm._in_queue("7")

@@ -2,11 +2,10 @@
 
 import time
 import tomllib
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from fuzzing import MOST_SECONDS, ODD_VALUES, try_each
+from fuzzing import MOST_SECONDS, ODD_VALUES, one_line, try_each
 from hypothesis import strategies as st
 
 from analysis.__main__ import main as analysis
@@ -75,7 +74,7 @@ def test_odd_flags_of_the_trainers_are_one_line():
     flags = st.sampled_from([f"--{name.replace('_', '-')}" for _, name in SETTINGS])
 
     def parse(given):
-        with suppress(UserError):  # of which the program makes a line
+        with one_line():
             parse_command_line([part for pair in given for part in pair], program="train.py")
 
     try_each(st.lists(st.tuples(flags, words), min_size=1, max_size=2), parse, times=2)
@@ -87,14 +86,14 @@ def test_odd_values_of_recipes_are_one_line():
 
     def read(case):
         (table, name), value = case
-        with suppress(UserError):
+        with one_line():
             config_from_dict({table: {name: value}}, source="a recipe")
 
     try_each(st.tuples(st.sampled_from(SETTINGS), values), read, times=2)
 
 
 def test_a_number_of_400_digits_is_one_line():
-    with pytest.raises(UserError):
+    with pytest.raises(UserError, match=r"\A[^\n]+\Z"):
         parse_command_line(["--epochs", "9" * 400], program="train.py")
 
 
@@ -102,7 +101,7 @@ def test_a_number_of_400_digits_is_one_line():
 @pytest.mark.parametrize("kind", ["", "images:", "prepared:", "synthetic:"])
 def test_odd_names_of_data_sets_are_one_line(kind):
     def load(name):
-        with suppress(UserError):
+        with one_line():
             load_dataset(kind + name)
 
     try_each(st.one_of(st.sampled_from(ODD_WORDS), st.text(alphabet="ab\0/~.\udc80")), load)

@@ -153,7 +153,8 @@ model = torch.nn.Sequential(*layers).cuda()
 model(images).sum().backward()
 with profile(activities=[ProfilerActivity.CUDA]) as kernels:
     model(images).sum().backward()
-print([event.key for event in kernels.key_averages() if "nchw" in event.key.lower()])
+names = [event.key.lower() for event in kernels.key_averages()]
+print(any("conv" in name or "gemm" in name or "xmma" in name for name in names), [n for n in names if "nchw" in n])
 """
 
 
@@ -162,7 +163,7 @@ def test_images_stay_channels_last_beside_weights_that_are_not(framework):
     if framework == "keras":
         pytest.skip("Keras has one layout for both")
     done = subprocess.run([sys.executable, "-c", KERNELS], capture_output=True, text=True, check=True, timeout=300)
-    assert done.stdout.splitlines()[-1] == "[]"
+    assert done.stdout.splitlines()[-1] == "True []"
 
 
 def test_channels_first_and_last_compute_the_same(moved):

@@ -14,7 +14,7 @@ from frameworks import results
 from jobs import relative_difference
 from rule_cases import BATCH_NORM_CASES, BATCH_NORM_STEPS, OPTIMIZER_CASES, START, batch_norm_data, gradients
 
-pytestmark = pytest.mark.ci  # in `make test`, the mutations of twins/test_parity.py find a wrong update rule
+pytestmark = pytest.mark.ci
 
 TOLERANCE = 1e-13
 WORKERS = ("torch_rules_worker", "keras_rules_worker")

@@ -85,8 +85,9 @@ class Layers(ModelParallel):
         self._links.computed(operation, sent)
 
     def _receive(self, samples: int) -> Tensor:
-        array = self._links.receive_activations((samples, *self.spec.input_shape))
-        return torch.from_numpy(array).to(self.device)
+        received = torch.from_numpy(self._links.receive_activations((samples, *self.spec.input_shape)))
+        is_last = self.config.device.channels_last and received.dim() == 4
+        return received.to(self.device, memory_format=torch.channels_last if is_last else torch.contiguous_format)
 
 
 def _joined(results: list[tuple[Tensor, Tensor]], labels: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,7 +1,7 @@
 """Models that ranks hold together: their figures."""
 
 from analysis.output.finding import figures_in
-from analysis.questions.strategies.ways import Place, Way, shares_of
+from analysis.questions.strategies.ways import Place, Way, began_once, shares_of
 from analysis.runs.cells import Cell
 from analysis.runs.table import RunRow
 from analysis.runs.validity import listed
@@ -36,6 +36,8 @@ def waiting_share(cell: Cell) -> float | None:
 def _waiting_of(run: RunRow) -> float | None:
     sharing = run.record.sharing
     if not isinstance(sharing, SharingRecord) or not sharing.pipeline or not run.training_seconds:
+        return None
+    if not began_once(run):
         return None
     stages = sharing.pipeline
     return sum(stage.waiting_seconds for stage in stages) / len(stages) / run.training_seconds

@@ -17,6 +17,7 @@ from common.distributed.console import counted
 from common.measurement.memory_limit import OVER_LIMIT
 from common.run_folder.records import NotRecorded, Status, World
 from common.run_folder.sharing import SharingRecord, WorkerShare
+from common.run_folder.world_changes import ElasticRecord
 
 PLAIN = "allreduce"
 SLOW = "slow"
@@ -290,6 +291,13 @@ def shares_of(cell: Cell) -> list[tuple[RunRow, SharingRecord]]:
     return [(run, run.record.sharing) for run in cell.finished if run.record.sharing]
 
 
+def began_once(run: RunRow) -> bool:
+    """Return whether a run was neither resumed nor had its ranks changed: else its times of exchange are of a part."""
+    status, elastic = run.record.status, run.record.elastic
+    is_resumed = isinstance(status, Status) and bool(status.resumed_after_steps)
+    return not is_resumed and not (isinstance(elastic, ElasticRecord) and elastic.changes)
+
+
 def bytes_per_image(cell: Cell) -> float | None:
     """Return the bytes that all workers hand over and get, per image trained; None: not recorded."""
     return median_of(
@@ -317,6 +325,8 @@ def exchange_shares(cell: Cell) -> list[float]:
     """Return the part of the training time that workers spend exchanging and waiting, mean over workers, per run."""
     shares = []
     for run, sharing in shares_of(cell):
+        if not began_once(run):
+            continue
         seconds = [s for one in sharing.workers if not isinstance(s := one.exchange_seconds, NotRecorded)]
         if run.training_seconds > 0 and len(seconds) == len(sharing.workers):
             shares.append(min(1.0, statistics.fmean(seconds) / run.training_seconds))

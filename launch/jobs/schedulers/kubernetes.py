@@ -222,6 +222,9 @@ def submit(job: Job, folder: Path, *, keep: Callable[[str], None]) -> str:
     if not run_program([*kubectl, *claim], remedy=_LOOK).strip():
         run_program([*kubectl, "create", "--filename", str((folder / VOLUME_FILE).resolve())], remedy=_LOOK)
     identifier = _name(job.name, workers=job.nodes)
+    there = ["get", "mpijob", identifier, "--ignore-not-found", "--output", "name"]
+    if run_program([*kubectl, *there], remedy=_LOOK).strip():  # `cancel` would end it
+        raise UserError(f"there is a job of this name already. Received: {identifier}. Give another --name")
     keep(identifier)
     run_program([*kubectl, "create", "--filename", str((folder / JOB_FILE).resolve())], remedy=_LOOK)
     return identifier

@@ -25,4 +25,5 @@ def test_the_bare_average_is_that_of_all_ranks_in_pieces_and_is_timed(monkeypatc
             np.testing.assert_array_equal(mean, factor * gradient / 2)
     assert pieces == 2 * [4, 4, 3]
     assert times.sent_bytes == 2 * 4 * 11
-    assert len(times.began) == len(times.ended) == 2 and times.began < times.ended
+    assert len(times.began) == len(times.ended) == 2
+    assert all(began < ended for began, ended in zip(times.began, times.ended, strict=True))

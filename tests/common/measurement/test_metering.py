@@ -15,7 +15,7 @@ from made_power import make_zone
 
 from common.config import EnergyConfig
 from common.errors import UserError
-from common.measurement.metering import Meter, used_gpu
+from common.measurement.metering import Meter, hidden_gpus, used_gpu
 from common.measurement.timing import Phases
 from common.run_folder.power_file import read_power
 from common.run_folder.records import read_run
@@ -87,6 +87,14 @@ def test_a_host_of_servers_alone_is_refused(tmp_path):
     config = EnergyConfig(energy=True, idle_seconds=0, powercap_folder=str(tmp_path))
     with pytest.raises(UserError, match=r"servers alone on elsewhere\."):
         Meter(config, comm=replace(alone(), server_hosts=("elsewhere", platform.node())), device="cpu", phases=Phases())
+
+
+def test_gpus_that_the_reader_of_a_host_does_not_see_are_found():
+    """As where a batch system shows each rank its own GPU only."""
+    own = [("a", "GPU-1", ["GPU-1"]), ("a", "GPU-2", []), ("b", "GPU-3", ["GPU-3", "GPU-4"]), ("b", "GPU-4", [])]
+    assert hidden_gpus(own) == [1]
+    assert hidden_gpus([("a", None, ["GPU-1"]), ("a", "GPU-2", ["GPU-2", ""])]) == []
+    assert hidden_gpus([("a", "GPU-1", []), ("a", "GPU-2", [])]) == [], "they could not be listed"
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ from common.measurement.metrics import Sums
 from common.measurement.timing import process_age
 from common.model.weights import load_weights, weights_hash
 from common.run.console_report import warning_lines
+from common.run.listeners import free_timeline
 from common.run.measured import Measured
 from common.run.run import Run
 from common.run.world import describe_world
@@ -325,10 +326,57 @@ def test_a_run_ended_before_its_test_is_resumed_for_the_test_alone_and_can_be_pr
     assert play(resumed(config), finish) == [True]
     run = read_run(tmp_path / "run")
     assert run.state == "finished" and (totals(run).epochs, totals(run).training_seconds) == (3, 6.0)
+    assert run.record.sharing is None, "no update was made since the last start"
     assert (tmp_path / "run" / "weights.safetensors").exists()
     assert play(resumed(config, epochs=4), lambda played: played.done) == [3]
     # The old final weights are not those of the resumed run.
     assert not (tmp_path / "run" / "weights.safetensors").exists()
+
+
+def test_what_is_trained_already_is_not_cut_off(tmp_path):
+    config = make_config(tmp_path)
+    run_some(config, 3)
+    before = contents(tmp_path)
+    for shorter in ({"epochs": 2}, {"max_steps": 9}):
+        with pytest.raises(
+            UserError, match=r"after update 12\. Received: settings that end after update [89]\. Give more"
+        ):
+            play(resumed(config, **shorter), lambda played: "went on")
+    assert contents(tmp_path) == before
+
+
+def test_a_finished_run_that_a_stopping_rule_ended_is_not_resumed(tmp_path):
+    training = {"target_accuracy": 0.8, "epochs": 3}
+    play_validated(tmp_path, training, [Sums(10, 9, 10)])
+    before = contents(tmp_path)
+    config = read_run(tmp_path / "run").record.config
+    for epochs in (3, 9):
+        for error in play(resumed(config, epochs=epochs), lambda played: "went on", size=2):
+            assert str(error).startswith(
+                "nothing is left to do: target reached: validation accuracy 90.00 % after 1 epoch"
+            )
+    assert contents(tmp_path) == before
+
+
+def test_a_run_that_goes_on_does_not_need_the_weights_that_it_started_from(tmp_path):
+    run_some(make_config(tmp_path), 1)
+    gone = {"training": {"start_weights": str(tmp_path / "gone")}}
+    make_task(make_config(tmp_path, **gone, record={"resume_or_start": True}))
+    for record in ({}, {"resume_or_start": True, "name": "other"}):
+        with pytest.raises(UserError, match="gone"):
+            make_task(make_config(tmp_path, **gone, record=record))
+
+
+def test_each_start_of_a_run_has_a_timeline_of_its_own(tmp_path):
+    for name in ("timeline.json", "timeline-2.json", "timeline-3.json"):
+        assert free_timeline(tmp_path) == tmp_path / name
+        (tmp_path / name).touch()
+
+
+def test_a_run_goes_on_when_nobody_reads_what_it_prints(tmp_path, monkeypatch):
+    monkeypatch.setattr("sys.stdout", Mock(write=Mock(side_effect=BrokenPipeError)))
+    run_some(make_config(tmp_path), 3, end=None)
+    assert read_run(tmp_path / "run").state == "finished"
 
 
 def contents(folder):

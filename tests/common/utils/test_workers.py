@@ -11,7 +11,7 @@ from waiting import wait_until
 
 from common.errors import UserError
 from common.utils.process_state import ENDED, process_state
-from common.utils.workers import side_by_side
+from common.utils.workers import in_order, side_by_side
 
 SLEEPING = """\
 import os, time
@@ -54,6 +54,11 @@ def test_an_error_of_the_work_arrives_and_a_copy_that_is_killed_is_reported():
         side_by_side(fails, [0, 1])
     with pytest.raises(UserError, match="a worker process was killed"):
         side_by_side(ends, [0, 1])
+
+
+def test_a_worker_that_is_killed_is_reported():
+    with pytest.raises(UserError, match=r"a worker process was killed"):
+        list(in_order(os._exit, [9, 9], processes=True))
 
 
 def test_copies_end_with_their_parent():

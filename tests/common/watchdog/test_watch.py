@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -144,6 +145,34 @@ def test_the_lowest_that_lives_speaks_when_the_first_host_is_gone(tmp_path):
         assert "does not answer: nothing was received from its host" in ranks.printed()
         for process in gone:
             process.send_signal(signal.SIGCONT)
+
+
+@pytest.mark.ci
+def test_a_job_that_was_suspended_goes_on(tmp_path):
+    """With ranks and watchers, whose clocks go on meanwhile, longer than any of them may be silent or not move."""
+    with running(tmp_path, action="end") as ranks:
+        before = updates_made(ranks.processes[0])
+        ranks.wait(lambda: updates_made(ranks.processes[0]) > before + 9)  # the watchers have heard of each other
+        suspended = [*ranks.processes, *ranks.watchers]
+        for process in suspended:
+            process.send_signal(signal.SIGSTOP)
+        time.sleep(verdict.SILENT_SECONDS + 2)
+        for process in suspended:
+            process.send_signal(signal.SIGCONT)
+        before = updates_made(ranks.processes[0])
+        ranks.wait(lambda: updates_made(ranks.processes[0]) > before + 30)
+        assert ranks.printed() == "" and ranks.codes() == [None] * 3
+
+
+@pytest.mark.ci
+def test_a_rank_that_has_waited_for_a_dropped_one_goes_on(tmp_path):
+    with running(tmp_path, size=2, action="drop", in_trouble="1", trouble="waits") as ranks:
+        ranks.processes[0].send_signal(signal.SIGSTOP)
+        ranks.wait(lambda: ranks.codes()[0] is not None)
+        before = updates_made(ranks.processes[1])
+        ranks.wait(lambda: None not in ranks.codes() or updates_made(ranks.processes[1]) > before + 60)
+        assert ranks.codes() == [-signal.SIGKILL, None]
+        assert ranks.naming(ranks.processes[1]) == 0
 
 
 def test_a_rank_that_is_stuck_in_its_data_shows_its_stack(tmp_path):

@@ -87,13 +87,14 @@ def test_a_command_that_fails_shows_why(tmp_path, monkeypatch, capsys):
         return [sys.executable, "-c", f"import sys, time; print('the cause'); {endings.get(contestant, '')}"]
 
     monkeypatch.setattr(started_commands, "_command", command)
-    monkeypatch.setattr(started_commands, "MOST_SECONDS", 1.0)
     for contestant, words in (
         ("fails", "ended with code 1"),
         ("imports_memory", "ended before its two ranks were there"),
         ("pydtnn", "printed no speed"),
         ("hanging", "did not end within 1 s"),
     ):
+        if contestant == "hanging":
+            monkeypatch.setattr(started_commands, "MOST_SECONDS", 1.0)
         with pytest.raises(UserError, match=words) as error:
             list(started_commands.command_turns(contestant, "other", framework="torch", rounds=1, size=2))
         assert "\n" not in str(error.value)

@@ -127,11 +127,12 @@ def test_a_killed_command_is_resumed(tmp_path):
     wait_until(lambda: epochs_of(second) > 0, process=process)
     process.send_signal(signal.SIGKILL)
     process.communicate()
-    assert len(experiment.trainers()) <= 1
+    (left,) = experiment.trainers()
     before = files_of(experiment.runs / "torch-mlp-np1-r1")
     again = experiment.run()
     assert again.code == 0, again
     assert experiment.finished() == ["torch-mlp-np1-r1", "torch-mlp-np1-r2"]
+    assert read_run(second).record.status.process == left.pid
     assert [epochs_of(experiment.runs / name) for name in experiment.finished()] == [60, 60]
     assert files_of(experiment.runs / "torch-mlp-np1-r1") == before
     assert not (experiment.runs / "set-aside").exists()

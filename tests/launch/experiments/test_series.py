@@ -192,6 +192,8 @@ def test_a_part_has_all_runs_of_a_repeat_or_parts_take_turns(repeats, is_whole):
     of_repeats = [{part for (_, of_run), part in parts.items() if of_run == str(one + 1)} for one in range(repeats)]
     assert all(len(of_repeat) == 1 for of_repeat in of_repeats) == is_whole
     if not is_whole:
+        runs_of_parts = [list(parts.values()).count(part) for part in "123"]
+        assert max(runs_of_parts) - min(runs_of_parts) <= 1
         names = {name for name, _ in parts}
         assert all(len({parts[name, str(one + 1)] for one in range(repeats)}) == repeats for name in names)
 

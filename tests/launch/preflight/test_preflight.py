@@ -340,12 +340,12 @@ def test_ssh_to_a_host_that_does_not_answer(tmp_path, capsys):
 
 
 def test_a_host_that_hangs_is_given_up_and_what_ran_is_ended(preflight_by_ssh, tmp_path, monkeypatch):
-    monkeypatch.setattr(survey, "LIMIT_SECONDS", 1)
+    monkeypatch.setattr(survey, "LIMIT_SECONDS", 3)
     number = tmp_path / "number"
     cases = {"a": f"sleep 1000 & echo $! > {number}; wait"}
     rows, _, _ = preflight_by_ssh(cases)
     assert named(rows, "failed") == {"hosts"}
-    assert rows["hosts"]["lines"][0].startswith("a: no answer within 1 s. Check whether the host is overloaded")
+    assert rows["hosts"]["lines"][0].startswith("a: no answer within 3 s. Check whether the host is overloaded")
     assert named(rows, "not checked") == set(rows) - {"hosts", "scheduler"}
     wait_until(lambda: not is_running(int(number.read_text())))
 
@@ -403,8 +403,8 @@ def test_ranks_that_fail_say_why(two_ranks):
 
 
 def test_ranks_that_hang_are_ended(two_ranks, tmp_path, monkeypatch):
-    monkeypatch.setattr(command, "start_ranks", partial(survey.start_ranks, limit_seconds=2.0))
+    monkeypatch.setattr(command, "start_ranks", partial(survey.start_ranks, limit_seconds=3.0))
     number = tmp_path / "number"
     failed, line, _, _ = two_ranks(ranks=f"sleep 1000 & echo $! > {number}; wait")
-    assert failed == {"allreduce"} and line.startswith("n1: the ranks did not end within 2 s: ")
+    assert failed == {"allreduce"} and line.startswith("n1: the ranks did not end within 3 s: ")
     wait_until(lambda: not is_running(int(number.read_text())))

@@ -24,7 +24,7 @@ from common.run_folder.search_record import read_search
 from launch import __main__ as launch
 from launch.experiments.survey import survey_run
 from launch.search.sampling import adaptive_sampler, fixed_points
-from launch.search.search_file import Range, grid_size, read_search_file, shipped_searches, steps_of
+from launch.search.search_file import Range, grid_size, read_search_file, steps_of
 from launch.search.studies import Studies, open_storage
 
 PAUSE = "launch.starting.lanes.POLL_SECONDS"
@@ -61,7 +61,6 @@ def points_of(framework):
 
 
 def test_the_shipped_search_is_valid():
-    assert shipped_searches() == ["search"]
     file = read_search_file("search", runs_folder=Path("runs"))
     assert (file.keys.trials, file.frameworks, file.folder) == (20, ["torch", "keras"], Path("runs/search"))
     assert file.draws_once

@@ -13,6 +13,7 @@ from common.sites.table import read_sites
 from launch import __main__ as launch
 from launch.sites.options import SlurmOptions
 from launch.sites.site_files import SITE_FILES, read_launch_site, shipped_sites
+from launch.starting import launchers
 from launch.starting.launchers import Slots, assign_ranks, launcher_at, parse_hosts
 
 
@@ -147,3 +148,17 @@ def test_as_many_ranks_fit_as_there_are_slots_or_tasks_of_slurm(monkeypatch):
     assert launcher_at("slurm", hosts=None).slots() == 8
     assert launcher_at("slurm", hosts="a:2,b:1").slots() == 3
     assert launcher_at("local", hosts=None).slots() is None
+
+
+def test_hosts_may_be_many():
+    """Longer than the name of a file may be, which they could be as well."""
+    assert launcher_at(None, hosts=",".join(f"node{number:03}:4" for number in range(40))).slots() == 160
+
+
+def test_ranks_over_gloo_are_started_on_all_nodes_of_a_job_of_slurm(monkeypatch):
+    monkeypatch.setattr(launchers, "slurm_hosts", lambda: [Slots("n1", 1), Slots("n2", 1)])
+    monkeypatch.setenv("SLURM_JOB_NUM_NODES", "2")
+    words = launcher_at("slurm", hosts=None).words(np=2, controller="gloo")
+    assert words[:5] == ["horovodrun", "-np", "2", "-H", "n1:1,n2:1"] and words[-1] == "--gloo"
+    monkeypatch.setenv("SLURM_JOB_NUM_NODES", "1")
+    assert launcher_at("slurm", hosts=None).words(np=2, controller="gloo") == ["horovodrun", "-np", "2", "--gloo"]

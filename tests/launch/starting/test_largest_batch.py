@@ -12,9 +12,10 @@ from common.errors import UserError
 from common.task.prepare import prepare
 from launch.starting import largest_batch
 from launch.starting.largest_batch import find_largest_batch
+from launch.starting.launchers import Launcher, launcher_at
 
 DATA = ["--dataset", "synthetic:1000x8x8x1x3", "--model", "mlp", "--device", "cpu", "--threads", "1"]
-TORCH = {"framework": "torch", "controller": None, "arguments": DATA}
+TORCH = {"start": launcher_at(None, hosts=None), "framework": "torch", "controller": None, "arguments": DATA}
 
 
 def experiment_of(size):
@@ -87,7 +88,7 @@ def test_batches_are_tried_in_the_memory_that_there_is(tmp_path, framework, word
 )
 def test_full_memory_is_distinguished_from_failures_that_end_the_search(words, is_full, monkeypatch):
     command = [sys.executable, "-c", f"import sys; sys.exit({words!r})"]
-    monkeypatch.setattr(largest_batch, "train_command", lambda *_, **__: command)
+    monkeypatch.setattr(Launcher, "command", lambda *_, **__: command)
     refused = pytest.raises(UserError, match=r"a trial with a batch of 1000 failed. Received: no such thing")
     with nullcontext() if is_full else refused:
         assert find_largest_batch(experiment_of(1), **TORCH, memory_gb=None) == 0

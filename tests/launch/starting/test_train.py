@@ -22,7 +22,7 @@ from processes import call
 from common.distributed.launchers import HOST_ALIASES
 from common.utils.paths import ROOT
 from launch.__main__ import main
-from launch.starting import train
+from launch.starting import processes, train
 from launch.starting.launchers import launcher_at
 from launch.starting.processes import Ended, run_filtered, trainer_environment
 
@@ -98,6 +98,15 @@ def test_a_missing_program_is_one_line_with_the_remedy(program, words, line, sta
     call(main, "train", *words, "--", *SMALL, "--device", "cpu", code=2, shows=line)
 
 
+@pytest.mark.parametrize("command", [["train", "--framework", "keras"], ["compare"], ["experiment", "run", "smoke"]])
+def test_a_framework_that_is_not_installed_is_one_line(command, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(processes, "missing_packages", lambda name: [name] if name == "keras" else [])
+    line = "the framework is not installed. Received: keras. Run `make setup FRAMEWORKS=keras`"
+    call(main, *command, code=2, shows=line)
+    assert not list(tmp_path.iterdir())
+
+
 def test_one_rank_needs_no_launcher(starts, monkeypatch):
     monkeypatch.setattr(train.shutil, "which", lambda name, path=None: None if name == "horovodrun" else f"/bin/{name}")
     assert main(["train", "--np", "1", "--", *SMALL]) == 7
@@ -121,7 +130,7 @@ def test_every_rank_of_this_host_has_a_name_that_leads_to_it(starts, tmp_path, m
     monkeypatch.chdir(folder)
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
     words = ["train", "--elastic", "--np", "2", "--max-np", "64"]
-    line, hosts = call(main, *words, "--dry-run", "--", *SMALL).splitlines()
+    line, hosts = call(main, *words, "--dry-run", "--", *SMALL, "--batch-size", "40").splitlines()
     assert shlex.split(line)[:16] == [
         *("horovodrun", "-np", "2", "--min-np", "1", "--max-np", "64"),
         *("--host-discovery-script", "NEW_FOLDER/hosts.sh", "--gloo-timeout-seconds", "15"),
@@ -140,7 +149,7 @@ def test_every_rank_of_this_host_has_a_name_that_leads_to_it(starts, tmp_path, m
         assert len(set(names)) == 64 and {socket.gethostbyname(name) for name in names} == {"127.0.0.1"}
 
     starts.look = look
-    assert main([*words, "--", *SMALL]) == 7
+    assert main([*words, "--", *SMALL, "--batch-size", "40"]) == 7
 
 
 def test_named_hosts_have_all_their_slots_and_no_other_names(starts, monkeypatch):
