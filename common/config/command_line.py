@@ -129,7 +129,8 @@ def _with_recipe(file: Path, flags: dict[str, dict[str, Any]], *, base: Config) 
 
 def _print_and_exit(text: str) -> NoReturn:
     """Print for all ranks once, and end the program."""
-    if os.environ.get("OMPI_COMM_WORLD_RANK", os.environ.get("HOROVOD_RANK", "0")) == "0":
+    names = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "HOROVOD_RANK")  # of mpirun, srun and horovodrun
+    if next((os.environ[name] for name in names if name in os.environ), "0") == "0":
         print(text)
     raise SystemExit(0)
 

@@ -3,6 +3,7 @@
 import fcntl
 import glob
 import os
+import platform
 import shutil
 import tempfile
 import uuid
@@ -64,15 +65,17 @@ def make_executable(path: Path) -> None:
 def temporary_folder_beside(path: Path) -> Iterator[Path]:
     """Yield an empty hidden folder beside `path`, on the same disk; it is always removed at the end.
 
-    So are those for the same `path` that killed processes have left: nobody locks them any more.
+    So are those for the same `path` that killed processes of this host have left: nobody locks them any more. Whether
+    another host still has its own is unknown where locks are of a host alone, as on some network file systems.
     """
+    prefix = f"{_prefix(path)}{platform.node()}-"
     with ExitStack() as held:
         with _locked(path.parent, wait=True) as is_alone:  # who looks for leftovers finds no new folder without a lock
-            for old in path.parent.glob(f"{glob.escape(_prefix(path))}*") if is_alone else ():
+            for old in path.parent.glob(f"{glob.escape(prefix)}*") if is_alone else ():
                 with _locked(old) as is_left:
                     if is_left:
                         shutil.rmtree(old, ignore_errors=True)
-            folder = Path(tempfile.mkdtemp(dir=path.parent, prefix=_prefix(path)))
+            folder = Path(tempfile.mkdtemp(dir=path.parent, prefix=prefix))
             held.callback(shutil.rmtree, folder, ignore_errors=True)
             held.enter_context(_locked(folder))
         yield folder

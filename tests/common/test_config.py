@@ -218,9 +218,10 @@ def test_recipes_have_these_names_and_sizes_too(tmp_path):
         parse("--recipe", write_recipe(tmp_path, "[optimizer]\nlearning_rate = 0.5\nlr = 0.1\n"))
 
 
-def test_help_comes_from_the_first_rank_only(monkeypatch, capfd):
+@pytest.mark.parametrize("variable", ["OMPI_COMM_WORLD_RANK", "PMIX_RANK", "HOROVOD_RANK"])
+def test_help_comes_from_the_first_rank_only(variable, monkeypatch, capfd):
     for rank in ("0", "1"):
-        monkeypatch.setenv("OMPI_COMM_WORLD_RANK", rank)
+        monkeypatch.setenv(variable, rank)
         assert ("--batch-size" in help_of(capfd)) == (rank == "0")
 
 

@@ -45,6 +45,21 @@ def test_a_file_appears_whole_under_its_name_or_the_old_one_is_unchanged(tmp_pat
     assert path.read_text(encoding="utf-8") == "n\u00e4chster\n" and list(tmp_path.iterdir()) == [path]
 
 
+def test_what_another_host_may_still_be_filling_is_left_to_it(tmp_path, monkeypatch):
+    """Its lock is not seen here where a file system's locks are of a host alone."""
+    path = tmp_path / "data"
+    monkeypatch.setattr("platform.node", lambda: "other")
+    with temporary_folder_beside(path) as theirs:
+        pass
+    theirs.mkdir()
+    monkeypatch.setattr("platform.node", lambda: "here")
+    with temporary_folder_beside(path):
+        assert theirs.exists()
+    monkeypatch.setattr("platform.node", lambda: "other")
+    with temporary_folder_beside(path):
+        assert not theirs.exists()
+
+
 def test_a_folder_appears_whole_with_usual_permissions_or_not_at_all(tmp_path):
     usual = tmp_path / "usual"
     usual.mkdir()
@@ -99,3 +114,10 @@ def test_an_error_names_the_file_that_users_know(make, number, is_named, remedy,
     with pytest.raises(UserError) as error, user_errors("writing"), make(tmp_path / "weights") as temporary:
         raise OSError(number, os.strerror(number), str(temporary) if is_named else None)
     assert f"Received: {tmp_path}/weights. {remedy}" in str(error.value)
+
+
+def test_an_error_names_a_file_of_the_current_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    named = pytest.raises(UserError, match=r"Received: weights\. ")
+    with named, user_errors("writing"), atomic_file(Path("weights")) as temporary:
+        raise OSError(errno.EACCES, "Permission denied", str(temporary))
