@@ -116,7 +116,7 @@ def check_replayed(config: Config, *, framework: str) -> None:
     """Raise UserError unless a run whose schedule is to be replayed has the same framework and settings."""
     folder = expanded(str(config.strategy.replay))
     record = read_record(folder)
-    _check_framework(record, framework=framework, folder=folder)
+    _check_framework(record, framework=framework, folder=folder, done="replayed")
     for subject, name, before, now in changed_settings(_measured_settings(record, folder=folder), config):
         if subject != "record" and name not in ("data_folder", "replay"):
             raise UserError(
@@ -230,11 +230,10 @@ def _still_runs(folder: Path) -> UserError:
     return UserError(f"the run is still running. Received: --resume {folder}. Wait for it, or stop it first")
 
 
-def _check_framework(record: RunRecord, *, framework: str, folder: Path) -> None:
+def _check_framework(record: RunRecord, *, framework: str, folder: Path, done: str = "resumed") -> None:
     if record.framework != framework:
         raise UserError(
-            "a run can only be resumed or replayed by the framework that started it. Received: "
-            f"{folder} of {record.framework}. "
+            f"a run can only be {done} by the framework that started it. Received: {folder} of {record.framework}. "
             f"Use {record.framework}_impl/train.py"
         )
 
