@@ -6,6 +6,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from common.config import DeviceConfig
 from common.data.batches import Batch, prefetch
 from common.distributed.communicator import Communicator
 from common.task.rank_batches import MOST_UPDATES, RankBatches
@@ -15,6 +16,11 @@ Batches = Iterator[tuple[Tensor, Tensor]]
 Stacks = Iterator[tuple[list[Tensor], list[Tensor]]]  # of batches, in lists: views of a larger tensor take time
 
 
+def layout_of(config: DeviceConfig) -> torch.memory_format:
+    """Return how images lie in memory."""
+    return torch.channels_last if config.channels_last else torch.contiguous_format
+
+
 class ShardedData(RankBatches):
     """This rank's part of the samples."""
 
@@ -22,7 +28,7 @@ class ShardedData(RankBatches):
         super().__init__(task, comm=comm)
         self.device = device
         config = task.config.device
-        self._layout = torch.channels_last if config.channels_last else torch.contiguous_format
+        self._layout = layout_of(config)
         self._pins = config.pinned_memory and device.type == "cuda"
 
     def training(self, epoch: int, *, first_step: int = 0, most: int = MOST_UPDATES) -> Stacks:

@@ -13,6 +13,7 @@ from torch import Tensor
 from common.config import DeviceConfig
 from common.distributed.communicator import Communicator
 from common.measurement.exchange_meter import ExchangeMeter
+from torch_impl.data import layout_of
 from torch_impl.distributed import gather, hvd
 
 _Function = Callable[[Tensor], Tensor]
@@ -29,7 +30,7 @@ class GroupExchange:
 
     def __init__(self, comm: Communicator, *, config: DeviceConfig, meter: ExchangeMeter) -> None:
         self._comm, self._config, self._meter = comm, config, meter
-        self._layout = torch.channels_last if config.channels_last else torch.contiguous_format
+        self._layout = layout_of(config)
 
     def copy(self, tensor: Tensor, *, name: str) -> Tensor:
         """Return the tensor; backward, the sum of the gradients of all ranks (Megatron-LM's f)."""

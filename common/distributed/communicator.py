@@ -13,7 +13,7 @@ from common.distributed.core_sharing import CoreShare, core_share
 from common.errors import UserError, as_user_error
 from common.model.weights import Weights, tensor_hashes
 
-PIECE_BYTES = 2**26  # of all ranks together
+PIECE_BYTES = 2**26  # in one collective
 
 
 @dataclass(frozen=True, kw_only=True)

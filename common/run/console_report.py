@@ -259,7 +259,7 @@ def next_lines(record: RunRecord) -> list[str]:
         return [f"next: {compare}"]
     changes = changed_settings(completed(Config()), config)
     settings = {name: value for subject, name, _, value in changes if subject != "record" or name == "runs_folder"}
-    words = ["--framework", _OTHER[record.framework], "--np", str(world.size + world.servers)]
+    words = ["--framework", _OTHER[record.framework], "--np", str(world.processes)]
     if world.controller == "gloo" and world.size > 1:
         words += ["--controller", "gloo"]
     words += ["--", *settings_flags(settings)] if settings else []

@@ -249,7 +249,7 @@ def read_resumable_run(folder: Path, *, framework: str, task: Task) -> tuple[Rec
     _check_framework(old, framework=framework, folder=folder)
     if run.state == "running":
         raise _still_runs(folder)
-    size = old.world.size + old.world.servers if isinstance(old.world, World) else None
+    size = old.world.processes if isinstance(old.world, World) else None
     if size != task.processes and not task.config.faults.elastic:
         raise UserError(
             "the run was started with a different number of ranks. "

@@ -62,6 +62,11 @@ class World(Record):
     at_once: RankCount = 1  # runs that were made side by side, this one included: its times compare with such runs only
 
     @property
+    def processes(self) -> int:
+        """Ranks and servers."""
+        return self.size + self.servers
+
+    @property
     def on_cpu(self) -> bool:
         """Whether no rank used a GPU."""
         return all(device == "cpu" for device in self.devices)

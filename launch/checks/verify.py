@@ -68,8 +68,7 @@ def run(options: argparse.Namespace) -> int:
     run = read_run(expanded(options.run_folder))
     rerun = plan_rerun(run)
     print(f"running {run.folder} again as {rerun.folder}", flush=True)
-    world = rerun.original.world
-    experiment = check_settings(rerun.config, framework=run.record.framework, size=world.size + world.servers)
+    experiment = check_settings(rerun.config, framework=run.record.framework, size=rerun.original.world.processes)
     changes = _changed_start(rerun.original.hashes, experiment)
     if changes:
         print(*changes, "Does not reproduce: it would be another experiment, and was not run.", sep="\n")
@@ -136,7 +135,6 @@ def plan_rerun(run: RecordedRun) -> Rerun:
     original = whole_run(run)
     world, environment, framework = original.world, original.environment, run.record.framework
     _check_machine(framework, world)
-    ranks = world.size + world.servers
     threads = world.threads_per_rank
     assert isinstance(threads, int), "a measured run records its threads"
     if not world.oversubscribed:  # fewer cores get fewer threads, which the verdict shows
@@ -157,8 +155,8 @@ def plan_rerun(run: RecordedRun) -> Rerun:
     )
     command = launcher_at(None, hosts=None).command(
         PROGRAMS[framework],
-        np=ranks,
-        controller=world.controller if ranks > 1 else None,
+        np=world.processes,
+        controller=world.controller if world.processes > 1 else None,
         arguments=changed_flags(config),
     )
     if _was_without_launcher(world, environment):

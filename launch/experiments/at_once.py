@@ -83,9 +83,8 @@ def check_at_once(plan: ExperimentPlan) -> None:
 
 def check_launcher(launcher: Launcher, *, remedy: str) -> None:
     """Raise UserError unless runs are started on this host alone; `remedy`: what to do."""
-    if launcher.hosts or launcher.site.scheduler != "local":
-        where = ",".join(map(str, launcher.hosts)) or launcher.site.name
-        raise UserError(f"runs at once share this host alone. Received: --at-once and {where}. {remedy}")
+    if launcher.elsewhere:
+        raise UserError(f"runs at once share this host alone. Received: --at-once and {launcher.elsewhere}. {remedy}")
 
 
 def resources_of_lane(lane: Lane) -> HostResources | None:

@@ -32,7 +32,8 @@ _HANDED_ON = (
     "HOROVOD_TWINS_CACHE",
 )
 
-TASKS_OF_SLURM, NODES_OF_SLURM = "SLURM_NTASKS", "SLURM_JOB_NUM_NODES"
+TASKS_OF_SLURM = "SLURM_NTASKS"
+NODES_OF_SLURM = "SLURM_JOB_NUM_NODES"
 
 
 @dataclass(frozen=True)
@@ -143,6 +144,12 @@ class Launcher:
     site: LaunchSite
     hosts: Sequence[Slots] = ()
     node: str = "local"
+
+    @property
+    def elsewhere(self) -> str:
+        """Where ranks are started that are not of this host alone: hosts, or the site's name; else empty."""
+        is_here = not self.hosts and self.site.scheduler == "local"
+        return "" if is_here else ",".join(map(str, self.hosts)) or self.site.name
 
     def slots(self) -> int | None:
         """Return how many ranks fit at once, within a job of Slurm as many as it has tasks; None: as many as wanted."""

@@ -218,11 +218,10 @@ def _check_search_for_batch(options: argparse.Namespace, start: Launcher) -> Non
         raise UserError(
             "a search for a batch is many runs. Received: --find-largest-batch and --dry-run. Leave one of the two out"
         )
-    if start.hosts or start.site.scheduler != "local":
-        where = ",".join(map(str, start.hosts)) or start.site.name
+    if start.elsewhere:
         raise UserError(
-            f"a search for a batch watches the memory of this host alone. Received: --find-largest-batch and {where}. "
-            "Leave out --hosts and --site"
+            "a search for a batch watches the memory of this host alone. Received: --find-largest-batch and "
+            f"{start.elsewhere}. Leave out --hosts and --site"
         )
 
 

@@ -11,6 +11,7 @@ from common.pipeline.schedule import Operation, operations
 from common.run_folder.sharing import SharingRecord
 from common.strategies.sharing import pipeline_record
 from common.task.task import Task
+from torch_impl.data import layout_of
 from torch_impl.strategies.model_parallel import ModelParallel
 
 
@@ -86,8 +87,8 @@ class Layers(ModelParallel):
 
     def _receive(self, samples: int) -> Tensor:
         received = torch.from_numpy(self._links.receive_activations((samples, *self.spec.input_shape)))
-        is_last = self.config.device.channels_last and received.dim() == 4
-        return received.to(self.device, memory_format=torch.channels_last if is_last else torch.contiguous_format)
+        layout = layout_of(self.config.device) if received.dim() == 4 else torch.contiguous_format
+        return received.to(self.device, memory_format=layout)
 
 
 def _joined(results: list[tuple[Tensor, Tensor]], labels: Tensor) -> tuple[Tensor, Tensor]:
