@@ -64,8 +64,10 @@ class Watcher:
         self._addresses = {rank: [(one, at) for one in ones] for rank, (ones, at) in enumerate(self.peers)}
         self._reports: dict[int, tuple[float, Report]] = {}  # rank -> when it was heard, and what
         self._own_stack = ""
-        # No rank hung as far as this one judges; its rank was not stopped; this process was not; ranks began anew.
-        self._fine_at = self._ran_at = self._looked_at = self._moved_at = time.monotonic()
+        # The time of this tick, by which all is judged: this process may be suspended between any two lines.
+        self._now = time.monotonic()
+        # No rank hung as far as this one judges; its rank was not stopped; all began anew.
+        self._fine_at = self._ran_at = self._moved_at = self._now
         self._hanging: list[int] = []  # as was said
         self._verdict: tuple[str, list[int]] = "", []  # why ranks must end, and which
         self.has_successor = threading.Event()
@@ -80,21 +82,20 @@ class Watcher:
             if self._is_lowest():
                 self._judge()
             else:
-                self._fine_at = time.monotonic()
+                self._fine_at = self._now
             self._listen()
 
     def _look_at_clock(self) -> None:
         """Begin anew if this process did not run for a while: its job was suspended, perhaps with all others."""
-        now = time.monotonic()
-        if now - self._looked_at > SILENT_SECONDS:
-            self._ran_at = now
+        before, self._now = self._now, time.monotonic()
+        if self._now - before > SILENT_SECONDS:
+            self._ran_at = self._now
             self._begin_anew()
-        self._looked_at = now
 
     def _begin_anew(self) -> None:
         """Let all ranks have moved just now."""
-        self._fine_at = self._moved_at = now = time.monotonic()
-        self._reports = {rank: (now, replace(one, idle_seconds=0.0)) for rank, (_, one) in self._reports.items()}
+        self._fine_at = self._moved_at = self._now
+        self._reports = {rank: (self._now, replace(one, idle_seconds=0.0)) for rank, (_, one) in self._reports.items()}
         self._verdict = "", []
 
     def say_goodbye(self) -> None:
@@ -102,7 +103,7 @@ class Watcher:
         self._send(replace(self._own_report(), state=GONE))
 
     def _send(self, own: Report) -> None:
-        self._reports[self.rank] = time.monotonic(), own
+        self._reports[self.rank] = self._now, own
         content = {"rank": self.rank, "report": asdict(own), "verdict": self._verdict}
         message = (self.secret + json.dumps(content)).encode()
         for rank, addresses in self._addresses.items():
@@ -123,7 +124,7 @@ class Watcher:
     def _hear(self, content: dict[str, Any], sender: tuple[str, int]) -> None:
         rank, report = content["rank"], Report(**content["report"])
         self._addresses[rank] = [sender]  # of all that its host has, one that leads there
-        self._reports[rank] = time.monotonic(), report
+        self._reports[rank] = self._now, report
         if report.state == GONE and self.elastic:
             del self._reports[rank]
             self._begin_anew()  # the others, which may have waited for it, have to find out first
@@ -133,19 +134,18 @@ class Watcher:
 
     def _is_lowest(self) -> bool:
         heard = [at for rank, (at, _) in self._reports.items() if rank < self.rank]
-        return time.monotonic() - max(heard, default=0.0) > SILENT_SECONDS
+        return self._now - max(heard, default=0.0) > SILENT_SECONDS
 
     def _judge(self) -> None:
-        now = time.monotonic()
         reports = {
-            rank: replace(report, silent_seconds=max(0.0, now - at - self.tick_seconds))
+            rank: replace(report, silent_seconds=max(0.0, self._now - at - self.tick_seconds))
             for rank, (at, report) in sorted(self._reports.items())
         }
         hanging = hanging_ranks(reports, stall_seconds=self.stall_seconds)
         if not hanging:
-            self._fine_at, self._hanging, self._verdict = now, [], ("", [])
+            self._fine_at, self._hanging, self._verdict = self._now, [], ("", [])
         has_stacks = all(reports[rank].stack for rank in hanging)
-        if hanging == self._hanging or not (has_stacks or now - self._fine_at > self._grace_seconds):
+        if hanging == self._hanging or not (has_stacks or self._now - self._fine_at > self._grace_seconds):
             return
         self._hanging = hanging
         action, ending = self.action, "killed, the others continue"
@@ -172,16 +172,16 @@ class Watcher:
             os.kill(self.process, signal.SIGKILL)
 
     def _own_report(self) -> Report:
-        board, state, now = self._board, process_state(self.process), time.monotonic()
+        board, state = self._board, process_state(self.process)
         is_stopped = state in STOPPED
         if not is_stopped:
-            self._ran_at = now
+            self._ran_at = self._now
         report = Report(
             host=os.uname().nodename,
             process=self.process,
             activity=board.activity,
             updates=board.updates,
-            idle_seconds=now - (self._ran_at if is_stopped else max(board.moved_at, self._moved_at)),
+            idle_seconds=max(0.0, self._now - (self._ran_at if is_stopped else max(board.moved_at, self._moved_at))),
             slowest_seconds=board.slowest_seconds,
             state=state,
             failure=board.failure.decode(),
