@@ -69,7 +69,9 @@ def test_a_rank_without_memory_says_so_itself(tmp_path, capfd, monkeypatch):
     assert line.startswith(f"{PROGRAM}: error: there is not enough memory") and line.endswith(" (rank 1)")
 
 
-@pytest.mark.parametrize(("settings", "is_kept"), [({}, True), ({"energy": {"energy": True}}, False)])
+@pytest.mark.parametrize(
+    ("settings", "is_kept"), [({}, True), ({"energy": {"energy": True, "idle_seconds": 0}}, False)]
+)
 def test_a_run_that_ends_early_is_resumed_only_where_there_is_something_to_resume(settings, is_kept, tmp_path):
     run = Played(make_config(tmp_path / "new", **settings), alone()).run
     assert how_to_go_on(run) == ""
