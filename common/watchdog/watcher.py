@@ -62,7 +62,7 @@ class Watcher:
         self._board = board_in(self.board)
         self._grace_seconds = GRACE_TICKS * self.tick_seconds
         self._addresses = {rank: [(one, at) for one in ones] for rank, (ones, at) in enumerate(self.peers)}
-        self._reports: dict[int, tuple[float, Report]] = {}  # rank -> when it was heard, and what
+        self._reports: dict[int, tuple[float, Report]] = {}  # rank -> the tick in which it was heard, and what
         self._own_stack = ""
         # The time of this tick, by which all is judged: this process may be suspended between any two lines.
         self._now = time.monotonic()
@@ -176,12 +176,13 @@ class Watcher:
         is_stopped = state in STOPPED
         if not is_stopped:
             self._ran_at = self._now
+        since = self._ran_at if is_stopped else max(board.moved_at, self._moved_at)
         report = Report(
             host=os.uname().nodename,
             process=self.process,
             activity=board.activity,
             updates=board.updates,
-            idle_seconds=max(0.0, self._now - (self._ran_at if is_stopped else max(board.moved_at, self._moved_at))),
+            idle_seconds=max(0.0, self._now - since),  # it may have moved since the tick began
             slowest_seconds=board.slowest_seconds,
             state=state,
             failure=board.failure.decode(),

@@ -1,4 +1,4 @@
-"""A watcher by itself, on a host whose clock is the test's: suspended at any moment, it blames nobody for the pause."""
+"""A watcher on a host whose clock is the test's: suspended at any moment, it blames no rank for the pause."""
 
 import json
 import os
@@ -21,11 +21,11 @@ class Host:
 
     Args:
         suspended_before: at which look at the clock the host has just been suspended; 0: never.
-        states: of the processes of the other ranks.
+        state: of the processes of the other ranks.
     """
 
-    def __init__(self, rank, board, *, suspended_before=0, states="S"):
-        self.others, self.board, self.states = sorted({0, 1, 2} - {rank}), board, states
+    def __init__(self, rank, board, *, suspended_before=0, state="S"):
+        self.others, self.board, self.state = sorted({0, 1, 2} - {rank}), board, state
         self.suspended_before, self.looks, self.now = suspended_before, 0, 100.0
         self.messages, self.ticks = [], 0
         self.watcher = None
@@ -64,9 +64,9 @@ class Host:
                 process=7,
                 activity="training",
                 updates=3,
-                idle_seconds=0.0 if self.states == "S" else 9.0,
+                idle_seconds=0.0 if self.state == "S" else 9.0,
                 slowest_seconds=0.1,
-                state=self.states,
+                state=self.state,
                 stack="somewhere",
             )
             content = {"rank": rank, "report": asdict(report), "verdict": ["", []]}
@@ -76,12 +76,12 @@ class Host:
 @pytest.fixture
 def watched(monkeypatch):
     """Return a function that lets a watcher watch for some ticks, and returns its host."""
+    descriptor, stack = os.memfd_create("board"), os.memfd_create("stack")
+    board = board_in(descriptor)
+    board.activity_number, board.slowest_seconds = ACTIVITIES.index("training"), 0.1
     with subprocess.Popen(["sleep", "100"]) as process:
 
         def watch(rank, **options):
-            descriptor = os.memfd_create("board")
-            board = board_in(descriptor)
-            board.activity_number, board.slowest_seconds = ACTIVITIES.index("training"), 0.1
             host = Host(rank, board, **options)
             monkeypatch.setattr(watcher, "time", host)
             monkeypatch.setattr(watcher, "select", host)
@@ -96,7 +96,7 @@ def watched(monkeypatch):
                 elastic=False,
                 stall_seconds=STALL_SECONDS,
                 board=descriptor,
-                stack=os.memfd_create("stack"),
+                stack=stack,
                 tick_seconds=0.2,
             )
             host.watcher.run()
@@ -104,6 +104,8 @@ def watched(monkeypatch):
 
         yield watch
         process.kill()
+    os.close(descriptor)
+    os.close(stack)
 
 
 @pytest.mark.parametrize("rank", [0, 1, 2])
@@ -116,5 +118,5 @@ def test_nobody_is_blamed_wherever_in_a_tick_the_job_was_suspended(rank, watched
 
 
 def test_the_stopped_ones_are_named_after_a_suspension_too(watched, capfd):
-    watched(0, suspended_before=20, states="T")
+    watched(0, suspended_before=20, state="T")
     assert "rank 1 (host node, process 7) is stopped, in training" in capfd.readouterr().err
